@@ -1,0 +1,103 @@
+"""How a plugin declares itself. Knows names and classes, never an instance of the engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeVar
+
+import pluggy
+from pydantic import BaseModel, ConfigDict
+
+PROJECT: Final = "byref"
+API_VERSION: Final = 1
+"""Version of `hookspecs`, `specs` and `roles`. A plugin states the one it was written for."""
+
+hookimpl: Final = pluggy.HookimplMarker(PROJECT)
+
+O = TypeVar("O", bound=BaseModel)  # noqa: E741  the type of a plugin's options
+
+
+class NoOptions(BaseModel):
+    """A plugin without options."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+@dataclass(frozen=True, slots=True)
+class PluginInfo:
+    """What core checks before it calls any hook."""
+
+    api_version: int
+    provides: tuple[str, ...] = ()
+    """Capabilities, e.g. `kv.rewind`. Core's defaults provide those of `roles.py`."""
+    requires: tuple[str, ...] = ()
+    """Capabilities or plugin names that must be enabled; their states are made and refilled first."""
+    conflicts: tuple[str, ...] = ()
+    """Capabilities or plugin names it cannot run with."""
+    lossless: bool = True
+    """Whether output equals that of an engine without it."""
+
+
+class Plugin(Generic[O]):
+    """Base of every plugin. The entry point names the subclass; core makes one instance per engine.
+
+    Example:
+        class Options(BaseModel):
+            model_config = ConfigDict(extra="forbid", frozen=True)
+            size: int = 4
+
+        class Mine(Plugin[Options]):
+            info = PluginInfo(api_version=1)
+            Options = Options
+
+            @hookimpl
+            def step_done(self, report): ...
+    """
+
+    info: ClassVar[PluginInfo]
+    Options: ClassVar[type[BaseModel]] = NoOptions
+    """Model of `[plugins.<name>]`."""
+    RequestOptions: ClassVar[type[BaseModel] | None] = None
+    """Model of a request's `plugins: {<name>: ...}`; None refuses any."""
+
+    def __init__(self, name: str, options: O) -> None:
+        self.name = name
+        self.options = options
+
+
+@dataclass(frozen=True, slots=True)
+class RoleSource:
+    """Where a further role's model comes from."""
+
+    path: str | None = None
+    """A checkpoint; None is the target's own."""
+    overrides: Mapping[str, Any] = field(default_factory=dict)
+    """Values that replace the configuration's, e.g. {"num_hidden_layers": 2}."""
+    architecture: str | None = None
+    """Replaces the checkpoint's architecture, e.g. with a draft head's."""
+
+
+class Registry(Protocol):
+    """What `register` may announce. A name taken twice is an error that names both plugins."""
+
+    def model(self, architecture: str, target: str) -> None:
+        """An architecture (as in the checkpoint's `architectures`), and the `module:attribute` of its class."""
+
+    def role(self, name: str, source: RoleSource) -> None:
+        """A further model beside the target, run through `forward(name, ...)`."""
+
+    def drafts(self, most: int) -> None:
+        """Windows may hold so many drafts; the largest announcement sizes the engine."""
+
+    def policy(self, name: str, make: Callable[[], Any]) -> None:
+        """A scheduling policy, chosen by `[engine] policy`."""
+
+    def command(self, name: str, target: str) -> None:
+        """A `byref <name>` command: the `module:attribute` of a typer app or function."""
+
+    def register(self, kind: str, name: str, value: object) -> None:
+        """Anything of a kind that another plugin looks up, e.g. drafters: `lookup(kind, name)`."""
+
+    def lookup(self, kind: str, name: str) -> object:
+        """What was registered; an error that lists the known names, otherwise."""

@@ -1,0 +1,96 @@
+"""What a client asks for and what core knows of it on the host. Holds no tensor and no plugin's noun."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+
+Finite = Annotated[float, Field(allow_inf_nan=False)]
+TokenId = Annotated[int, Field(ge=0)]
+
+
+class SamplingParams(BaseModel):
+    """How the next tokens of one request are chosen. Out-of-range values are refused by name."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    max_tokens: int = Field(default=128, ge=1)
+    """At most so many new tokens."""
+    temperature: Annotated[Finite, Field(strict=False)] = Field(default=0.0, ge=0.0, le=100.0)
+    """0 is greedy."""
+    top_k: int = Field(default=0, ge=0)
+    """Keep the k likeliest tokens; 0 keeps all."""
+    top_p: Annotated[Finite, Field(strict=False)] = Field(default=1.0, gt=0.0, le=1.0)
+    """Keep the smallest set of likeliest tokens whose probability reaches top_p."""
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    """Fixes the tokens, whatever else is in the batch. None takes one from the system's entropy."""
+    stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), strict=False)
+    """Strings that end the text; they are not part of it."""
+    stop_token_ids: tuple[TokenId, ...] = Field(default=(), strict=False)
+    """Token ids that end the turn, besides the model's own."""
+    ignore_eos: bool = False
+    """Go on after the model's own end tokens."""
+    logprobs: int | None = Field(default=None, ge=0, le=100)
+    """Report the chosen token's log-probability, and those of so many likeliest tokens."""
+    prompt_logprobs: int | None = Field(default=None, ge=0, le=100)
+    """The same for every prompt token but the first."""
+
+
+class Reason(enum.Enum):
+    """Why a request left the engine, or its row."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    ABORTED = "aborted"
+    FAILED = "failed"
+    PREEMPTED = "preempted"
+
+
+@dataclass(slots=True, eq=False)
+class Request:
+    """One sequence being generated.
+
+    Core fills the lower fields and says when; plugins read them and add cache-key parts, nothing else.
+    """
+
+    id: str
+    prompt: tuple[int, ...]
+    params: SamplingParams
+    seed: int
+    """`params.seed`, or the one drawn for it."""
+    options: Mapping[str, BaseModel] = field(default_factory=dict)
+    """Per plugin: the request's validated options."""
+    priority: int = 0
+    arrival: int = 0
+    """Counts up over the engine's life; ties in priority are served in this order."""
+
+    row: int = 0
+    """Its row in every per-request table while it runs; 0 (the sink) while it waits."""
+    tokens: list[int] = field(default_factory=list)
+    """Prompt and accepted tokens."""
+    lengths: dict[str, int] = field(default_factory=dict)
+    """Per role: cache entries that are computed and kept. `lengths["target"]` is at most len(tokens) - 1
+    while decoding: the newest token is computed by the next forward."""
+    cached_tokens: int = 0
+    """Prompt tokens that `KV.match` found."""
+    cache_key: dict[str, Hashable] = field(default_factory=dict)
+    """Per plugin: what else than tokens makes its cache entries unlike another request's."""
+
+    @property
+    def generated(self) -> int:
+        """Number of tokens accepted since the prompt."""
+        return len(self.tokens) - len(self.prompt)
+
+    @property
+    def computed(self) -> int:
+        """Cache entries of the target that are computed and kept."""
+        return self.lengths.get("target", 0)
+
+    @property
+    def limit(self) -> int:
+        """Most tokens it can ever have, prompt included."""
+        return len(self.prompt) + self.params.max_tokens

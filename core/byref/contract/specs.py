@@ -1,0 +1,317 @@
+"""What a layer asks the binder for. A spec names a callable; it holds no tensor and no module."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+    from byref.contract.context import ForwardContext
+
+C = TypeVar("C")
+S = TypeVar("S", bound="Spec[Any]")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Spec(Generic[C]):
+    """Asks for a callable of protocol `C`.
+
+    `role`, `layer` and `name` with the class identify it: `refine` may replace a spec by one of the same
+    identity and may not drop one.
+    """
+
+    name: str
+    """The checkpoint's own name of the thing, e.g. `model.layers.3.self_attn`."""
+    role: str = "target"
+    layer: int = -1
+    """Index of the layer; -1 outside the layers."""
+
+    @property
+    def identity(self) -> tuple[str, str, int, str]:
+        """Class, role, layer and name."""
+        return (type(self).__name__, self.role, self.layer, self.name)
+
+    def parts(self) -> Iterator[Spec[Any]]:
+        """The finer specs that core composes the default answer from, nested ones included."""
+        for f in fields(self):
+            value = getattr(self, f.name)
+            if isinstance(value, Spec):
+                yield value
+                yield from value.parts()
+
+
+def rewrite(specs: Sequence[Spec[Any]], kind: type[S], edit: Callable[[S], S]) -> list[Spec[Any]]:
+    """`specs` with every spec of class `kind` edited, nested ones too. The usual body of `refine`."""
+
+    def visit(spec: Spec[Any]) -> Spec[Any]:
+        nested = {f.name: getattr(spec, f.name) for f in fields(spec) if isinstance(getattr(spec, f.name), Spec)}
+        changed = {name: new for name, old in nested.items() if (new := visit(old)) is not old}
+        spec = replace(spec, **changed) if changed else spec
+        return edit(spec) if isinstance(spec, kind) else spec
+
+    return [visit(spec) for spec in specs]
+
+
+class Project(Protocol):
+    """x [rows, inputs] -> [rows, outputs], plus `residual` [rows, outputs] where given."""
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor: ...
+
+
+class Apply(Protocol):
+    """x [rows, width] -> [rows, width]."""
+
+    def __call__(self, x: Tensor) -> Tensor: ...
+
+
+class Lookup(Protocol):
+    """ids [rows] int64 -> [rows, width]."""
+
+    def __call__(self, ids: Tensor) -> Tensor: ...
+
+
+class Rotate(Protocol):
+    """Rotates x [rows, heads, dim] by its rows' positions, in place."""
+
+    def __call__(self, x: Tensor, positions: Tensor, ctx: ForwardContext) -> None: ...
+
+
+class Attend(Protocol):
+    """Writes the rows' entries and attends: q [rows, heads, key_dim], kv [rows, entry width] ->
+    [rows, heads * value_dim]. An mha entry is every head's key, then every head's value; an mla entry is
+    the latent (also the value), then the rotary part."""
+
+    def __call__(self, q: Tensor, kv: Tensor, ctx: ForwardContext) -> Tensor: ...
+
+
+class AttendFused(Protocol):
+    """qkv [rows, (heads + 2 * kv_heads) * dim] before rotation -> [rows, heads * dim]. May write into qkv."""
+
+    def __call__(self, qkv: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor: ...
+
+
+class Narrow(Protocol):
+    """hidden [rows, width] -> [logit rows, width]."""
+
+    def __call__(self, hidden: Tensor, ctx: ForwardContext) -> Tensor: ...
+
+
+class Take(Protocol):
+    """Is shown hidden [rows, width]; keeps no reference to it after the call."""
+
+    def __call__(self, hidden: Tensor, ctx: ForwardContext) -> None: ...
+
+
+class Select(Protocol):
+    """Chooses what a layer's attention sees: index queries [rows, heads, dim], index keys [rows, dim], weights
+    [rows, heads]. The selection stays in the answering plugin's state; a layer without an indexer passes nothing."""
+
+    def __call__(self, q: Tensor | None, k: Tensor | None, weights: Tensor | None, ctx: ForwardContext) -> None: ...
+
+
+class Compress(Protocol):
+    """Folds kv and gate [rows, width] into the compressed entries of their windows."""
+
+    def __call__(self, kv: Tensor, gate: Tensor, ctx: ForwardContext) -> None: ...
+
+
+@dataclass(frozen=True)
+class Part:
+    """One checkpoint tensor within a fused projection: its name and its number of output rows."""
+
+    name: str
+    rows: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinearSpec(Spec[Project]):
+    """y = W x (+ b), the parts' outputs side by side."""
+
+    fused: tuple[Part, ...]
+    inputs: int
+    bias: bool = False
+    shard: Literal["none", "outputs", "inputs"] = "none"
+    """Which side tensor parallelism may split."""
+    narrow: bool = False
+    """Whether its rows are logit rows rather than all rows of the forward."""
+
+    @property
+    def outputs(self) -> int:
+        return sum(part.rows for part in self.fused)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedSpec(Spec[Lookup]):
+    """Rows of the table `name`.weight."""
+
+    rows: int
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormSpec(Spec[Apply]):
+    """RMSNorm with the weight `name`.weight (Zhang and Sennrich 2019); `offset` is added to the weight."""
+
+    width: int
+    eps: float
+    offset: float = 0.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotarySpec(Spec[Rotate]):
+    """Rotary position embedding (Su et al. 2021). `inverse_frequencies` [dim / 2] say it all but the layout."""
+
+    dim: int
+    inverse_frequencies: tuple[float, ...]
+    amplitude: float = 1.0
+    layout: Literal["half", "interleaved"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SelectionSpec:
+    """An attention that sees only what the selection of layer `source` holds."""
+
+    source: int
+    top_k: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class AttentionSpec(Spec[Attend]):
+    """Causal attention over the request's cache entries, this forward's rows included."""
+
+    heads: int
+    kv_heads: int
+    key_dim: int
+    value_dim: int
+    scale: float
+    form: Literal["mha", "mla"] = "mha"
+    window: int | None = None
+    """Sees at most so many positions, its own included."""
+    sinks: str | None = None
+    """Checkpoint name of one logit per head that joins the softmax's denominator only."""
+    softcap: float | None = None
+    """Scores become softcap * tanh(scores / softcap)."""
+    selection: SelectionSpec | None = None
+
+    @property
+    def entry_width(self) -> int:
+        """Elements of one cache entry."""
+        return self.key_dim if self.form == "mla" else self.kv_heads * (self.key_dim + self.value_dim)
+
+    @property
+    def pool_name(self) -> str:
+        """The pool of its entries, derived by core."""
+        return f"{self.name}.kv"
+
+
+@dataclass(frozen=True, kw_only=True)
+class RotaryAttentionSpec(Spec[AttendFused]):
+    """Coarse: splits qkv, normalises q and k where asked, rotates them, attends."""
+
+    attention: AttentionSpec
+    rotary: RotarySpec
+    q_norm: NormSpec | None = None
+    k_norm: NormSpec | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class NormLinearSpec(Spec[Project]):
+    """Coarse: a norm and the projections of its result."""
+
+    norm: NormSpec
+    linear: LinearSpec
+
+
+@dataclass(frozen=True, kw_only=True)
+class GatedMLPSpec(Spec[Project]):
+    """Coarse: down(act(gate) * up) of the normed input. `gate_up` gives gate, then up."""
+
+    norm: NormSpec | None
+    gate_up: LinearSpec
+    down: LinearSpec
+    activation: Literal["silu", "gelu_tanh"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSpec(Spec[Narrow]):
+    """The rows that reach the vocabulary projection."""
+
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class TapSpec(Spec[Take]):
+    """Shows the hidden state at one point. Every plugin may take; without takers nothing is called."""
+
+    point: Literal["embed", "layer", "last", "normed"]
+    width: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexSpec(Spec[Select]):
+    """The selection half of an indexer (the projections are the model's): see DeepSeek-V3.2."""
+
+    heads: int
+    dim: int
+    top_k: int
+    shared: bool = False
+    """Reuses the previous full layer's selection."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressSpec(Spec[Compress]):
+    """Compressed entries, one per `ratio` tokens: see DeepSeek-V4."""
+
+    width: int
+    ratio: int
+    overlap: bool
+
+
+class Codec(Protocol):
+    """How a pool stores its values. `width` and `dtype` are of what is stored."""
+
+    dtype: torch.dtype
+
+    def width(self, width: int) -> int:
+        """Stored elements for `width` values."""
+
+    def encode(self, values: Tensor) -> Tensor:
+        """values [n, width] -> [n, stored width] of `dtype`."""
+
+    def decode(self, stored: Tensor) -> Tensor:
+        """[n, stored width] -> values [n, width] in the pool's dtype."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PoolSpec(Spec[None]):
+    """Memory per request that the KV role owns. Answered by a `Pool`, found by `name` within its role.
+
+    A per-token pool keeps one entry per `stride` tokens: the row at position p with (p + 1) % stride == 0
+    writes entry p // stride. A per-request pool keeps the value written by each of the newest `versions`
+    rows: a request's state after each of them, so that rejected rows can be forgotten.
+    """
+
+    width: int
+    dtype: torch.dtype
+    stride: int = 1
+    window: int | None = None
+    """Only the newest `window` entries before a forward's first row must stay readable; None keeps all."""
+    per: Literal["token", "request"] = "token"
+    versions: int = 1
+    codec: Codec | None = None
+
+
+def flat(specs: Sequence[Spec[Any]]) -> Iterator[Spec[Any]]:
+    """Every spec and its parts."""
+    for spec in specs:
+        yield spec
+        yield from spec.parts()
+
+
+def of_kind(specs: Sequence[Spec[Any]], kind: type[S]) -> list[S]:
+    """Every spec of class `kind`, nested ones too."""
+    return [cast(S, spec) for spec in flat(specs) if isinstance(spec, kind)]
