@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
+import types
 import typing
 from dataclasses import dataclass, field, fields
 from typing import Any, NoReturn, TypeVar, cast, final
 
 from byref.contract.errors import ContextError
-from byref.contract.state import Key, State, find_tensors
+from byref.contract.state import Key, State
+from byref.contract.walk import find_tensors
 
 S = TypeVar("S", bound=State)
 
@@ -46,32 +48,22 @@ class StateMap:
         """Add a state under its own key.
 
         Raises:
-            ContextError: it is not a `State`, has no key, has a public tensor at any depth, its key is
-                taken, or the map is sealed; the plugin is named.
+            ContextError: it is not a `State`, has no key, makes up attributes (`__getattr__`), has a public
+                tensor at any depth, its key is taken, or the map is sealed; the plugin is named.
         """
         where = f"plugin {plugin}, role {self._role}"
-        if not isinstance(state, State):
-            raise ContextError(
-                f"{type(state).__name__} cannot be attached to the forward context: it is not a State",
-                where=where,
-                hint="derive it from byref.contract.State and keep its tensors private",
-            )
-        key = getattr(type(state), "key", None)
-        if not isinstance(key, Key) or not isinstance(state, key.type):
-            raise ContextError(f"{type(state).__name__} has no key of its own type", where=where, hint="set `key = Key(...)`")
-        tensors = list(find_tensors(state, type(state).__name__))
-        if tensors:
-            raise ContextError(
-                f"a state may not show a tensor, and this one does: {', '.join(tensors)}",
-                where=where,
-                hint="make the attribute private and lend the tensor by a method",
-            )
+        checked = _checked(state, where)
+        key = type(checked).key
         if key in self._states:
             taken = type(self._states[key]).__name__
-            raise ContextError(f"the key {key.name!r} is taken by {taken}", where=where, hint="disable one of the two plugins")
+            raise ContextError(
+                f"the key {key.name!r} is taken by {taken}", where=where, hint="disable one of the two plugins"
+            )
         if self._sealed:
-            raise ContextError("states are attached at start, never later", where=where, hint="return it from create_states")
-        self._states[key] = state
+            raise ContextError(
+                "states are attached at start, never later", where=where, hint="return it from create_states"
+            )
+        self._states[key] = checked
 
     def seal(self) -> None:
         """No state is attached after this."""
@@ -92,6 +84,33 @@ class StateMap:
     def values(self) -> tuple[State, ...]:
         """Every state, in the order of attachment."""
         return tuple(self._states.values())
+
+
+def _checked(state: object, where: str) -> State:
+    """`state`, if it may be attached."""
+    name = type(state).__name__
+    if not isinstance(state, State):
+        raise ContextError(
+            f"{name} cannot be attached to the forward context: it is not a State",
+            where=where,
+            hint="derive it from byref.contract.State and keep its tensors private",
+        )
+    key = getattr(type(state), "key", None)
+    if not isinstance(key, Key) or not isinstance(state, key.type):
+        raise ContextError(f"{name} has no key of its own type", where=where, hint="set `key = Key(...)`")
+    for method in ("__getattr__", "__getattribute__"):
+        if getattr(type(state), method, None) not in (None, object.__getattribute__):
+            raise ContextError(
+                f"{name} has {method}: what it shows cannot be told", where=where, hint="name its attributes"
+            )
+    tensors = list(find_tensors(state, name))
+    if tensors:
+        raise ContextError(
+            f"a state may not show a tensor, and this one does: {', '.join(tensors)}",
+            where=where,
+            hint="make the attribute private and lend the tensor by a method",
+        )
+    return cast(State, state)
 
 
 @final
@@ -143,27 +162,51 @@ class ForwardContext:
 
 
 def check_fields(cls: type) -> None:
-    """Refuse a context class with a field that could hold a tensor.
+    """Refuse a context class that could hold a tensor.
 
-    Exactly `int`, `bool`, enums and `StateMap` are allowed: anything wider (Any, object, Callable, a
-    union, a subclass of int, an annotation that does not resolve) could carry one.
+    Fields of exactly `int`, `bool`, an enum of plain values and `StateMap` are allowed: anything wider (Any,
+    object, Callable, a union, a subclass of int, an annotation that does not resolve) could carry one. So
+    could a base class, a class attribute, and an instance that takes further attributes.
 
     Raises:
         ContextError: naming the field and its annotation.
     """
+    _check_shape(cls)
     try:
-        hints = typing.get_type_hints(cls)
+        hints = typing.get_type_hints(cls, include_extras=True)
     except Exception as cause:
-        raise ContextError(f"an annotation of {cls.__name__} does not resolve: {cause}", where=cls.__qualname__) from cause
+        raise ContextError(
+            f"an annotation of {cls.__name__} does not resolve: {cause}", where=cls.__qualname__
+        ) from cause
     for name in sorted({f.name for f in fields(cls)} | set(hints)):
-        hint = hints.get(name)
-        enumerated = isinstance(hint, type) and issubclass(hint, enum.Enum)
-        if hint not in (int, bool, StateMap) and not enumerated:
+        if not _plain(hint := hints.get(name)):
             raise ContextError(
                 f"the forward context may not have the field {name!r} of type {hint!r}",
                 where=cls.__qualname__,
                 hint="attach a State that owns it; allowed are int, bool, enums and the state map",
             )
+
+
+def _check_shape(cls: type) -> None:
+    """Refuse a context class with room for anything but its fields."""
+    where = cls.__qualname__
+    if cls.__bases__ != (object,):
+        raise ContextError(f"the forward context may not derive from {cls.__bases__}", where=where)
+    if not cls.__dict__["__dataclass_params__"].frozen or cls.__dictoffset__:
+        raise ContextError("the forward context must be frozen and slotted", where=where)
+    for name, member in vars(cls).items():
+        if not name.startswith("__") and not isinstance(
+            member, (types.FunctionType, types.MemberDescriptorType, property)
+        ):
+            raise ContextError(f"the forward context may not have the class attribute {name!r}", where=where)
+
+
+def _plain(hint: object) -> bool:
+    """Whether a field of this annotation can hold nothing but a number, a name or the state map."""
+    if isinstance(hint, type) and issubclass(hint, enum.Enum):
+        held = [value for member in hint for value in vars(member).values()]
+        return all(type(value) in (int, str) or value is hint for value in held)
+    return hint is int or hint is bool or hint is StateMap
 
 
 check_fields(ForwardContext)

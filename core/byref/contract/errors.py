@@ -12,7 +12,9 @@ class ByrefError(Exception):
 
     def __init__(self, what: str, *, where: str = "", hint: str = "") -> None:
         self.what, self.where, self.hint = what, where, hint
-        super().__init__("\n".join(part for part in (what, where and f"  in: {where}", hint and f"  try: {hint}") if part))
+        super().__init__(
+            "\n".join(part for part in (what, where and f"  in: {where}", hint and f"  try: {hint}") if part)
+        )
 
 
 class ConfigError(ByrefError):

@@ -15,7 +15,7 @@ API_VERSION: Final = 1
 
 hookimpl: Final = pluggy.HookimplMarker(PROJECT)
 
-O = TypeVar("O", bound=BaseModel)  # noqa: E741  the type of a plugin's options
+O = TypeVar("O", bound=BaseModel)  # the type of a plugin's options
 
 
 class NoOptions(BaseModel):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
+from byref.contract.context import Kind
 from byref.contract.requests import Request
 from byref.contract.specs import PoolSpec
 from byref.contract.state import Key, Memo, State
@@ -57,8 +58,8 @@ class Sizing:
     """Drafts in one window."""
     kv_tokens: int
     """Tokens that the KV role has room for, over all requests."""
-    capture: bool
-    """Whether forwards are captured: bound calls must then be capturable."""
+    captured: frozenset[Kind]
+    """Kinds of forward that are captured: bound calls must be capturable in these."""
     roles: tuple[RoleSizing, ...]
     pools: tuple[PoolSpec, ...]
 
@@ -73,6 +74,11 @@ class Pool(Protocol):
     @property
     def spec(self) -> PoolSpec:
         """What it was made from."""
+        ...
+
+    @property
+    def space(self) -> Hashable:
+        """Pools of equal space give equal slots: one computation serves every layer of a forward."""
         ...
 
     @property
@@ -117,8 +123,8 @@ class KV(ABC):
 
     @abstractmethod
     def commit(self, request: Request, path: Sequence[int]) -> None:
-        """Keep rows `path` (strictly increasing, from 0) of the request's last target window, in order, in every pool of
-        every role, and forget its other rows. `request.lengths` still holds the lengths before the window;
+        """Keep rows `path` (strictly increasing, from 0) of the request's last target window, in order, in every pool
+        of every role, and forget its other rows. `request.lengths` still holds the lengths before the window;
         core updates it afterwards."""
 
     @abstractmethod
@@ -132,8 +138,6 @@ class KV(ABC):
     @abstractmethod
     def usage(self) -> Mapping[str, int]:
         """Figures; at least `used_tokens` (0 when idle) and `capacity_tokens`."""
-
-
 
 
 class RunForward(Protocol):
@@ -157,7 +161,8 @@ class Speculator(ABC):
 
     @abstractmethod
     def verify(self, rows: LogitRows, chosen: Sequence[int]) -> Outcome:
-        """Which rows stay. `chosen[i]` is the token that row i's processed distribution yields under its noise."""
+        """Which rows stay, for every window that `rows` holds rows of. `chosen[i]` is the token that row i's
+        processed distribution yields under its noise; -1 for a row that only scores a prompt token."""
 
     @abstractmethod
     def propose(self, step: Step, forward: RunForward) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
 
 if TYPE_CHECKING:
     import torch
@@ -49,7 +49,7 @@ def rewrite(specs: Sequence[Spec[Any]], kind: type[S], edit: Callable[[S], S]) -
 
     def visit(spec: Spec[Any]) -> Spec[Any]:
         nested = {f.name: getattr(spec, f.name) for f in fields(spec) if isinstance(getattr(spec, f.name), Spec)}
-        changed = {name: new for name, old in nested.items() if (new := visit(old)) is not old}
+        changed: dict[str, Any] = {name: new for name, old in nested.items() if (new := visit(old)) is not old}
         spec = replace(spec, **changed) if changed else spec
         return edit(spec) if isinstance(spec, kind) else spec
 
@@ -314,4 +314,4 @@ def flat(specs: Sequence[Spec[Any]]) -> Iterator[Spec[Any]]:
 
 def of_kind(specs: Sequence[Spec[Any]], kind: type[S]) -> list[S]:
     """Every spec of class `kind`, nested ones too."""
-    return [cast(S, spec) for spec in flat(specs) if isinstance(spec, kind)]
+    return [spec for spec in flat(specs) if isinstance(spec, kind)]

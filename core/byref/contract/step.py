@@ -43,6 +43,8 @@ class Window:
     parents: tuple[int, ...] = ()
     """For each draft the row (in this window) it continues; empty is a chain."""
     wanted: Wanted = Wanted.LAST
+    prompt: bool = False
+    """Whether it fills the cache up to the newest token (a prompt, or what preemption dropped)."""
     from_rows: tuple[int, ...] = ()
     """For each row the row of the forward before that it continues; empty where it continues none."""
 

@@ -1,0 +1,23 @@
+"""Core's own answers to specs: plain torch, on any device. Knows specs and pools; no plugin and no model."""
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from byref.answers.attention import answer_attention
+from byref.answers.coarse import answer_gated_mlp, answer_norm_linear, answer_rotary_attention
+from byref.answers.fine import answer_embed, answer_norm, answer_rows
+from byref.answers.linear import answer_linear
+from byref.answers.rotary import answer_rotary
+from byref.contract import specs
+
+ANSWERS: Final[dict[type, Callable[..., Any]]] = {
+    specs.LinearSpec: answer_linear,
+    specs.EmbedSpec: answer_embed,
+    specs.NormSpec: answer_norm,
+    specs.RowSpec: answer_rows,
+    specs.RotarySpec: answer_rotary,
+    specs.AttentionSpec: answer_attention,
+    specs.RotaryAttentionSpec: answer_rotary_attention,
+    specs.NormLinearSpec: answer_norm_linear,
+    specs.GatedMLPSpec: answer_gated_mlp,
+}

@@ -1,0 +1,131 @@
+"""Attention through the Pool contract, in plain torch. Knows rows, entries and masks; must not know how slots are laid out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+
+import torch
+from torch import Tensor
+
+from byref.answers.scores import attend_entries, fold_mask
+from byref.contract.context import ForwardContext, Kind
+from byref.contract.roles import BATCH, SCRATCH, Batch, Pool, Site
+from byref.contract.specs import Attend, AttentionSpec
+from byref.contract.step import Window
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Requests of a forward that have the same number of rows (`width`)."""
+
+    first_request: int
+    requests: int
+    first_row: int
+    width: int
+    bound: int
+    """No request of the group has more cache entries."""
+
+    @property
+    def request_slice(self) -> slice:
+        return slice(self.first_request, self.first_request + self.requests)
+
+    @property
+    def row_slice(self) -> slice:
+        return slice(self.first_row, self.first_row + self.requests * self.width)
+
+
+class PoolAttention:
+    """Writes the rows' entries, then attends group by group over what `Pool.slots` finds.
+
+    A forward whose requests all have the same number of rows is one group. A ragged one is split by the
+    host's windows where it runs eagerly, and padded to one group where it is captured.
+    """
+
+    def __init__(self, spec: AttentionSpec, pool: Pool, captured: frozenset[Kind], sinks: Tensor | None) -> None:
+        self._spec, self._pool, self._sinks = spec, pool, sinks
+        self._pads = Kind.MIXED in captured
+        self.capturable: bool | frozenset[Kind] = self._pads or frozenset({Kind.DECODE, Kind.IDLE})
+        grouped = spec.heads // (1 if spec.form == "mla" else spec.kv_heads)
+        self._share = ("attend", pool.space, spec.window, grouped)
+        self._grouped = grouped
+
+    def __call__(self, q: Tensor, kv: Tensor, ctx: ForwardContext) -> Tensor:
+        self._pool.write(ctx, kv)
+        if ctx.rows_per_request:
+            return self._attend(q, Group(0, ctx.requests, 0, ctx.rows_per_request, ctx.context_bound), ctx)
+        if self._pads:
+            return self._padded(q, ctx)
+        out = q.new_empty(ctx.rows, self._spec.heads * self._spec.value_dim)
+        for group in host_groups(ctx.state(BATCH).host()):
+            out[group.row_slice] = self._attend(q[group.row_slice], group, ctx)
+        return out
+
+    def _attend(self, q: Tensor, group: Group, ctx: ForwardContext) -> Tensor:
+        rows = group.row_slice
+        slots, mask = ctx.state(SCRATCH).get(
+            (*self._share, group),
+            lambda: self._view(ctx, group, torch.arange(rows.start, rows.stop, device=q.device).view(group.requests, -1)),
+        )
+        q = q.unflatten(0, (group.requests, group.width))
+        return attend_entries(self._spec, q, self._pool.read(slots), mask, self._sinks).flatten(0, 1).flatten(1)
+
+    def _padded(self, q: Tensor, ctx: ForwardContext) -> Tensor:
+        """Every request gets as many rows as the whole forward has: wasteful, free of host values."""
+        batch, width = ctx.state(BATCH), ctx.rows
+        starts, request = batch.starts(ctx), batch.request_of_row(ctx)
+        step = torch.arange(width, device=q.device)
+        take = (starts[:-1, None] + step).clamp(max=width - 1)
+        group = Group(0, ctx.requests, 0, width, ctx.context_bound)
+        slots, mask = ctx.state(SCRATCH).get((*self._share, group), lambda: self._view(ctx, group, take))
+        padded = q.index_select(0, take.flatten()).unflatten(0, take.shape)
+        out = attend_entries(self._spec, padded, self._pool.read(slots), mask, self._sinks).flatten(0, 1).flatten(1)
+        return out.index_select(0, request * width + step - starts[request])
+
+    def _view(self, ctx: ForwardContext, group: Group, rows: Tensor) -> tuple[Tensor, Tensor]:
+        """Slots [requests, keys] and mask [requests, 1, queries, keys] of a group; `rows` [requests, width]."""
+        batch, dtype = ctx.state(BATCH), self._pool.spec.dtype
+        index, seen = visible(batch, ctx, group, rows, self._spec.window)
+        lengths = batch.lengths(ctx)[group.request_slice, None]
+        # An entry beyond the length may hold anything, NaN included, and NaN passes through a mask: read a real one.
+        real = torch.minimum(index, lengths - 1).clamp(min=0)
+        slots = self._pool.slots(batch.request_rows(ctx)[group.request_slice, None], real)
+        mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, float("-inf"))
+        return slots, fold_mask(mask, self._grouped)
+
+
+def visible(
+    batch: Batch, ctx: ForwardContext, group: Group, rows: Tensor, window: int | None
+) -> tuple[Tensor, Tensor]:
+    """Cache indices [requests, keys] that some row may see, and which row sees which [requests, width, keys]."""
+    offsets = batch.offsets(ctx)[group.request_slice, None]
+    keys, first = group.bound, torch.zeros_like(offsets)
+    if window is not None:
+        keys, first = min(keys, window - 1 + group.width), (offsets - window + 1).clamp(min=0)
+    index = first + torch.arange(keys, device=rows.device)
+    ahead = index[:, None, :] - batch.frontier(ctx)[rows][:, :, None]
+    seen = (ahead < 0) | (batch.ancestors(ctx)[rows][:, :, None] >> ahead.clamp(0, 63) & 1).bool()
+    if window is not None:
+        position = batch.positions(ctx)[rows]
+        inside = (index - offsets).clamp(0, group.width - 1)
+        of_key = torch.where(index < offsets, index, position.gather(1, inside))
+        seen &= position[:, :, None] - of_key[:, None, :] < window
+    return index, seen
+
+
+def host_groups(windows: Sequence[Window]) -> Iterator[Group]:
+    """Runs of windows with the same number of rows."""
+    request = row = 0
+    for width, run in groupby(windows, key=lambda window: len(window.tokens)):
+        ends = [window.end for window in run]
+        yield Group(request, len(ends), row, width, max(ends))
+        request, row = request + len(ends), row + len(ends) * width
+
+
+def answer_attention(spec: AttentionSpec, site: Site) -> Attend:
+    """Dense attention of every form; a spec with a selection is somebody else's."""
+    sinks = site.parameters.load([spec.sinks], (spec.heads,)) if spec.sinks else None
+    return PoolAttention(spec, site.kv.pool(spec.role, spec.pool_name), site.sizing.captured, sinks)
+
+

@@ -1,0 +1,63 @@
+"""Projections, packed once for the CPU. Knows weights and oneDNN; must not know what is projected."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from byref.contract.roles import Site
+from byref.contract.specs import LinearSpec, Project
+
+PACK_ROWS = 16
+"""Batch size the packed layout is chosen for; the layout serves every other size too."""
+
+
+class PlainLinear:
+    """`torch.nn.functional.linear` on the weight as it was loaded."""
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.weight, self.bias = weight, bias
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        y = functional.linear(x, self.weight, self.bias)
+        return y if residual is None else y.add_(residual)
+
+
+class PackedLinear:
+    """The weight reordered for oneDNN, which reads it at about 1.6 times the speed of the plain layout.
+
+    The residual is added before the result is rounded to the weight's dtype.
+    """
+
+    def __init__(self, weight: Tensor, bias: Tensor | None) -> None:
+        self.packed = torch.ops.mkldnn._reorder_linear_weight(weight, PACK_ROWS)
+        self.bias = bias
+        self._plain = torch.ops.mkldnn._linear_pointwise.default
+        self._add = torch.ops.mkldnn._linear_pointwise.binary
+
+    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
+        if residual is None:
+            return self._plain(x, self.packed, self.bias, "none", [], "")  # type: ignore[no-any-return]
+        return self._add(x, residual, self.packed, self.bias, "add")  # type: ignore[no-any-return]
+
+
+def packs(device: torch.device, dtype: torch.dtype) -> bool:
+    """Whether weights of this kind are packed here."""
+    return (
+        device.type == "cpu"
+        and torch.backends.mkldnn.is_available()
+        and dtype in (torch.float32, torch.bfloat16)
+        and (dtype is torch.float32 or torch.ops.mkldnn._is_mkldnn_bf16_supported())
+    )
+
+
+def answer_linear(spec: LinearSpec, site: Site) -> Project:
+    """Load the fused weight and its bias, packed where the device gains from it."""
+    weight = site.parameters.load([part.name for part in spec.fused], (spec.outputs, spec.inputs))
+    bias = None
+    if spec.bias:
+        names = [part.name.removesuffix("weight") + "bias" for part in spec.fused]
+        bias = site.parameters.load(names, (spec.outputs,))
+    kind = PackedLinear if packs(site.sizing.device, weight.dtype) else PlainLinear
+    return kind(weight, bias)

@@ -1,0 +1,38 @@
+"""Rotary embedding in place, the table rows gathered once per forward. Knows positions, not whose they are."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from byref.contract.context import ForwardContext
+from byref.contract.roles import SCRATCH, Site
+from byref.contract.specs import Rotate, RotarySpec
+
+
+def answer_rotary(spec: RotarySpec, site: Site) -> Rotate:
+    """x * cos + swap(x) * sin, where swap exchanges the two halves of a pair and sin carries its sign."""
+    cos, sin = _tables(spec, site)
+    dim, half = spec.dim, spec.layout == "half"
+    key = (spec.identity, spec.inverse_frequencies, spec.amplitude, spec.layout)
+
+    def rotate(x: Tensor, positions: Tensor, ctx: ForwardContext) -> None:
+        rows = ctx.state(SCRATCH).get(key, lambda: (cos.index_select(0, positions), sin.index_select(0, positions)))
+        part = x if x.shape[-1] == dim else x[..., :dim]
+        swapped = part.roll(dim // 2, -1) if half else part.unflatten(-1, (-1, 2)).flip(-1).flatten(-2)
+        part.mul_(rows[0]).addcmul_(swapped, rows[1])
+
+    return rotate
+
+
+def _tables(spec: RotarySpec, site: Site) -> tuple[Tensor, Tensor]:
+    """cos and signed sin, [positions, 1, dim] in the engine's dtype; computed in fp32, as transformers does."""
+    positions = torch.arange(site.sizing.max_context + site.sizing.max_drafts + 1, dtype=torch.float32)
+    angles = torch.outer(positions, torch.tensor(spec.inverse_frequencies, dtype=torch.float32))
+    cos, sin = angles.cos() * spec.amplitude, angles.sin() * spec.amplitude
+    if spec.layout == "half":
+        tables = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
+    else:
+        tables = torch.stack((cos, cos), -1).flatten(-2), torch.stack((-sin, sin), -1).flatten(-2)
+    size = site.sizing
+    return tuple(t.unsqueeze(1).to(device=size.device, dtype=size.dtype) for t in tables)  # type: ignore[return-value]

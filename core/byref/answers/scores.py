@@ -1,0 +1,65 @@
+"""Softmax attention over gathered entries. Knows shapes; must not know requests, pools or positions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from byref.contract.specs import AttentionSpec
+
+FOLD_ROWS: Final = 8
+"""Up to so many rows per request the query heads of a KV head are folded into the query length: grouped
+scaled-dot-product attention is slow on a CPU at decode."""
+
+
+def fold_mask(mask: Tensor, grouped: int) -> Tensor:
+    """mask [requests, width, keys] -> [requests, 1, width or grouped * width, keys], as `attend_entries` wants it."""
+    requests, width, keys = mask.shape
+    if width == 1 or width > FOLD_ROWS:
+        return mask.unsqueeze(1)
+    return mask[:, None].expand(requests, grouped, width, keys).reshape(requests, 1, grouped * width, keys)
+
+
+def attend_entries(spec: AttentionSpec, q: Tensor, entries: Tensor, mask: Tensor, sinks: Tensor | None) -> Tensor:
+    """q [requests, width, heads, key_dim], entries [requests, keys, entry width], folded mask ->
+    [requests, width, heads, value_dim]."""
+    requests, width, heads, dim = q.shape
+    k, v = split_entries(spec, entries)
+    kv_heads = k.shape[1]
+    if width > FOLD_ROWS:
+        group = heads // kv_heads
+        k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
+        return _softmax(spec, q.transpose(1, 2), k, v, mask, sinks).transpose(1, 2)
+    folded = q.view(requests, width, kv_heads, -1, dim).permute(0, 2, 3, 1, 4).reshape(requests, kv_heads, -1, dim)
+    out = _softmax(spec, folded, k, v, mask, sinks)
+    return out.view(requests, kv_heads, -1, width, spec.value_dim).permute(0, 3, 1, 2, 4).flatten(2, 3)
+
+
+def split_entries(spec: AttentionSpec, entries: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values [requests, kv heads, keys, dim], as views."""
+    if spec.form == "mla":
+        k = entries.unsqueeze(1)
+        return k, k[..., : spec.value_dim]
+    keys = spec.kv_heads * spec.key_dim
+    k = entries[..., :keys].unflatten(-1, (spec.kv_heads, spec.key_dim))
+    v = entries[..., keys:].unflatten(-1, (spec.kv_heads, spec.value_dim))
+    return k.transpose(1, 2), v.transpose(1, 2)
+
+
+def _softmax(spec: AttentionSpec, q: Tensor, k: Tensor, v: Tensor, mask: Tensor, sinks: Tensor | None) -> Tensor:
+    if spec.softcap is None and sinks is None:
+        return functional.scaled_dot_product_attention(q, k, v, attn_mask=mask, scale=spec.scale)
+    scores = torch.matmul(q, k.transpose(-1, -2)).float() * spec.scale
+    if spec.softcap is not None:
+        scores = spec.softcap * torch.tanh(scores / spec.softcap)
+    scores = scores + mask
+    if sinks is None:
+        return torch.matmul(scores.softmax(-1).to(v.dtype), v)
+    # Query rows are [kv head, query head of it, row]: the sink of a query head, once per row.
+    requests, kv_heads, rows, _ = scores.shape
+    column = sinks.float().view(1, kv_heads, -1, 1).expand(requests, -1, -1, rows * kv_heads // sinks.numel())
+    column = column.reshape(requests, kv_heads, rows, 1)
+    return torch.matmul(torch.cat((scores, column), -1).softmax(-1)[..., :-1].to(v.dtype), v)

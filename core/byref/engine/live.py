@@ -1,0 +1,141 @@
+"""One request as the engine follows it: text, log-probabilities, times. Knows no tensor and no window."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from byref.contract.errors import ByrefError
+from byref.contract.requests import Reason, Request
+from byref.text import Detokenizer, StopScanner
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Seconds of one request."""
+
+    queued: float
+    """From arrival to its first row."""
+    first_token: float
+    """From arrival to its first token."""
+    total: float
+    """From arrival to its end."""
+
+    def decode_rate(self, tokens: int) -> float:
+        """Tokens per second after the first."""
+        span = self.total - self.first_token
+        return (tokens - 1) / span if tokens > 1 and span > 0 else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """A finished request."""
+
+    request_id: str
+    prompt_ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
+    text: str
+    finished: Reason
+    cached_tokens: int
+    timings: Timings
+    logprobs: tuple[dict[int, float], ...] = ()
+    """Per token where asked for: log-probability of the token first, then of the likeliest ones."""
+    prompt_logprobs: tuple[dict[int, float] | None, ...] = ()
+    """Per prompt token where asked for; the first has none."""
+    error: ByrefError | None = None
+    """Why it failed, where `finished` is FAILED."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """What one step added to a request."""
+
+    request_id: str
+    text: str
+    token_ids: tuple[int, ...]
+    completion: Completion | None = None
+    """On the last chunk."""
+
+    @property
+    def finished(self) -> Reason | None:
+        """Why it ended, on the last chunk."""
+        return self.completion.finished if self.completion else None
+
+
+@dataclass(slots=True, eq=False)
+class Live:
+    """A request from arrival to its end."""
+
+    request: Request
+    detokenizer: Detokenizer
+    stops: StopScanner
+    end_ids: frozenset[int]
+    arrived: float = field(default_factory=time.perf_counter)
+    started: float = 0.0
+    first: float = 0.0
+    text: list[str] = field(default_factory=list)
+    logprobs: list[dict[int, float]] = field(default_factory=list)
+    prompt_logprobs: dict[int, dict[int, float]] = field(default_factory=dict)
+    candidates: dict[int, dict[int, float]] = field(default_factory=dict)
+    """Per row of the current window: the scores of the token it chose."""
+
+    def start(self) -> None:
+        """It has its row; after a preemption the first start counts."""
+        self.started = self.started or time.perf_counter()
+
+    def keep_logprobs(self, rows: Sequence[int]) -> None:
+        """The tokens that these rows chose were accepted."""
+        self.logprobs += [self.candidates[row] for row in rows if row in self.candidates]
+        self.candidates.clear()
+
+    def accept(self, tokens: Sequence[int], limit: int) -> tuple[int, str, Reason | None]:
+        """Take tokens until one ends the request: (how many are kept, their text, why it ends).
+
+        Nothing after the end is kept: no token, no text (faults S01 and S14).
+        """
+        request, pieces = self.request, []
+        if tokens and not self.first:
+            self.first = time.perf_counter()
+        for n, token in enumerate(tokens, start=1):
+            request.tokens.append(token)
+            if token in self.end_ids:
+                return n, self._close(pieces), Reason.STOP
+            text, stopped = self.stops.push(self.detokenizer.push(token))
+            pieces.append(text)
+            if stopped:
+                return n, self._keep(pieces), Reason.STOP
+            if request.generated >= request.params.max_tokens or len(request.tokens) >= limit:
+                return n, self._close(pieces), Reason.LENGTH
+        return len(tokens), self._keep(pieces), None
+
+    def _close(self, pieces: list[str]) -> str:
+        """What was held back is text after all, unless it completes a stop string."""
+        text, stopped = self.stops.push(self.detokenizer.flush())
+        pieces.append(text if stopped else text + self.stops.flush())
+        return self._keep(pieces)
+
+    def _keep(self, pieces: list[str]) -> str:
+        text = "".join(pieces)
+        self.text.append(text)
+        return text
+
+    def complete(self, reason: Reason, error: ByrefError | None = None) -> Completion:
+        """The result, now."""
+        now, request = time.perf_counter(), self.request
+        scores = self.prompt_logprobs
+        asked = request.params.prompt_logprobs is not None
+        return Completion(
+            request_id=request.id,
+            prompt_ids=request.prompt,
+            token_ids=tuple(request.tokens[len(request.prompt) :]),
+            text="".join(self.text),
+            finished=reason,
+            cached_tokens=request.cached_tokens,
+            timings=Timings(
+                (self.started or now) - self.arrived, (self.first or now) - self.arrived, now - self.arrived
+            ),
+            logprobs=tuple(self.logprobs[: request.generated]),
+            prompt_logprobs=tuple(scores.get(i) for i in range(len(request.prompt))) if asked else (),
+            error=error,
+        )

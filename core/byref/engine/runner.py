@@ -1,0 +1,162 @@
+"""The nine steps of the engine. Knows the order; each step's work is another module's."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+from byref.contract.context import ForwardContext
+from byref.contract.errors import RequestError
+from byref.contract.requests import Reason, Request
+from byref.contract.roles import KV, TARGET, Speculator
+from byref.contract.step import LogitRows, Outcome, RowInfo, Step, StepReport, Verdict, Window
+from byref.engine.forwards import Forwards
+from byref.engine.layout import kind_of
+from byref.engine.live import Chunk, Live
+from byref.engine.plan import Planner
+from byref.engine.processing import PROMPT_ROW, choose, logit_rows, token_logprobs
+
+
+class StepHooks(Protocol):
+    """The hooks that a step calls."""
+
+    def has(self, hook: str) -> bool: ...
+
+    def prepare_step(self, step: Step) -> None: ...
+
+    def prepare_forward(self, ctx: ForwardContext) -> None: ...
+
+    def adjust_logits(self, rows: LogitRows) -> None: ...
+
+    def commit(self, step: Step) -> None: ...
+
+    def step_done(self, report: StepReport) -> None: ...
+
+
+@dataclass(slots=True)
+class Runner:
+    """Runs steps over the planner's requests."""
+
+    planner: Planner
+    forwards: Forwards
+    kv: KV
+    speculator: Speculator
+    hooks: StepHooks
+    live: Mapping[str, Live]
+    vocabulary: int
+    limit: int
+    """Most tokens of one request."""
+
+    def step(self) -> list[Chunk]:
+        """One step: plan, prepare, forward, process, verify, settle, commit, propose, emit."""
+        began, self.forwards.seconds = time.perf_counter(), 0.0
+        plan = self.planner.plan()
+        if not plan.windows:
+            return []
+        step = Step(plan, {w.request: self.live[w.request].request for w in plan.windows})
+        self.hooks.prepare_step(step)
+        logits = self.forwards(TARGET, plan.windows)
+        rows, chosen = self._process(step, logits)
+        outcome = {**self.speculator.verify(rows, chosen), **_unfinished(step)}
+        chunks = self._settle(step, outcome)
+        self._commit(step)
+        self.speculator.propose(step, self.forwards)
+        return self._emit(step, chunks, began)
+
+    def _process(self, step: Step, logits: Tensor) -> tuple[LogitRows, list[int]]:
+        infos = tuple(info for w in step.plan.windows for info in row_infos(w, step.requests[w.request]))
+        logits = logits[: len(infos)]
+        adjust = self.hooks.adjust_logits if self.hooks.has("adjust_logits") else None
+        rows = logit_rows(logits, infos, self.vocabulary, adjust)
+        chosen = choose(rows)
+        self._score(logits, infos, chosen)
+        return rows, chosen
+
+    def _score(self, logits: Tensor, infos: tuple[RowInfo, ...], chosen: list[int]) -> None:
+        """Log-probabilities of prompt tokens now; those of chosen tokens wait until they are accepted."""
+        for row, info, token in zip(logits, infos, chosen, strict=True):
+            live = self.live[info.request.id]
+            params = info.request.params
+            if token == PROMPT_ROW and params.prompt_logprobs is not None:
+                actual = info.request.prompt[info.position]
+                live.prompt_logprobs[info.position] = token_logprobs(row[: self.vocabulary], actual, params.prompt_logprobs)
+            elif token != PROMPT_ROW and params.logprobs is not None:
+                live.candidates[info.row] = token_logprobs(row[: self.vocabulary], token, params.logprobs)
+
+    def _settle(self, step: Step, outcome: Outcome) -> dict[str, Chunk]:
+        """End tokens, limits and stop strings cut the outcome before anything is kept."""
+        settled: dict[str, Verdict] = {}
+        finished: dict[str, Reason] = {}
+        chunks: dict[str, Chunk] = {}
+        for window in step.plan.windows:
+            verdict, live = outcome[window.request], self.live[window.request]
+            kept, text, reason = live.accept(verdict.tokens, self.limit)
+            live.keep_logprobs(verdict.path[window.known - 1 :][:kept])
+            path = verdict.path[: window.known + kept - 1] if verdict.tokens else verdict.path
+            settled[window.request] = Verdict(path, verdict.tokens[:kept])
+            if reason:
+                finished[window.request] = reason
+            if kept:
+                chunks[window.request] = Chunk(window.request, text, verdict.tokens[:kept])
+        step.outcome, step.finished = settled, finished
+        return chunks
+
+    def _commit(self, step: Step) -> None:
+        for id, verdict in step.outcome.items():
+            request = step.requests[id]
+            self.kv.commit(request, verdict.path)
+            end = request.computed + len(verdict.path)
+            request.lengths = {r: end if r == TARGET else min(n, end) for r, n in request.lengths.items()}
+        self.hooks.commit(step)
+
+    def _emit(self, step: Step, chunks: dict[str, Chunk], began: float) -> list[Chunk]:
+        for id, reason in step.finished.items():
+            chunks[id] = self.finish(step.requests[id], reason, chunks.get(id))
+        plan, outcome = step.plan, step.outcome
+        self.hooks.step_done(
+            StepReport(
+                number=plan.number,
+                kind=kind_of(plan.windows),
+                rows=sum(len(w.tokens) for w in plan.windows),
+                requests=len(plan.windows),
+                seconds=time.perf_counter() - began,
+                forward_seconds=self.forwards.seconds,
+                accepted=sum(len(verdict.tokens) for verdict in outcome.values()),
+                drafted=sum(w.drafts for w in plan.windows),
+                waiting=len(self.planner.waiting),
+                running=len(self.planner.running),
+            )
+        )
+        return list(chunks.values())
+
+    def finish(self, request: Request, reason: Reason, last: Chunk | None = None) -> Chunk:
+        """Release a running request and close it with its completion."""
+        error: RequestError | None = None
+        try:
+            self.planner.release(request, reason)
+        except RequestError as raised:
+            reason, error = Reason.FAILED, raised
+        completion = self.live[request.id].complete(reason, error)
+        text, ids = (last.text, last.token_ids) if last else ("", ())
+        return Chunk(request.id, text, ids, completion)
+
+
+def row_infos(window: Window, request: Request) -> list[RowInfo]:
+    """The wanted rows of a window, each with its hypothetical prefix."""
+    infos = []
+    for row in window.wanted_rows():
+        lineage = window.lineage(row)[window.known :] if row >= window.known else ()
+        drafts = tuple(window.tokens[r] for r in lineage)
+        position = window.start + (row if row < window.known else window.known - 1 + len(drafts)) + 1
+        infos.append(RowInfo(request, window, row, position, drafts))
+    return infos
+
+
+def _unfinished(step: Step) -> dict[str, Verdict]:
+    """Windows in the middle of a prompt: every row stays, no token is chosen."""
+    middle = [w for w in step.plan.windows if w.start + w.known < len(step.requests[w.request].tokens)]
+    return {w.request: Verdict(tuple(range(len(w.tokens))), ()) for w in middle}

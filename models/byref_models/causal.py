@@ -1,0 +1,97 @@
+"""The base of every causal language model. Knows the moments of a forward; must not know who answers them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+from byref.contract.specs import EmbedSpec, LinearSpec, NormSpec, Part, RowSpec, Take, TapSpec
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from transformers import PretrainedConfig
+
+    from byref.contract.context import ForwardContext
+    from byref.contract.model import Ask
+
+
+class Block(Protocol):
+    """One layer: x [rows, hidden] -> x [rows, hidden]."""
+
+    def __call__(self, x: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor: ...
+
+
+class CausalLM:
+    """Embedding, layers, norm, vocabulary projection. A subclass says what a layer is."""
+
+    input_width = 0
+    optional: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, config: PretrainedConfig, ask: Ask) -> None:
+        self.vocabulary: int = config.vocab_size
+        width: int = config.hidden_size
+        role = ask.role
+        self.embed = ask(
+            self, "embed", EmbedSpec(role=role, name="model.embed_tokens", rows=config.vocab_size, width=width)
+        )
+        self.layers: list[Block] = [self.layer(config, ask, i) for i in range(config.num_hidden_layers)]
+        self.norm = ask(self, "norm", NormSpec(role=role, name="model.norm", width=width, eps=config.rms_norm_eps))
+        self.rows = ask(self, "rows", RowSpec(role=role, name="rows", width=width))
+        head = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
+        self.head = ask(
+            self,
+            "head",
+            LinearSpec(
+                role=role, name="lm_head", fused=(Part(f"{head}.weight", self.vocabulary),), inputs=width, narrow=True
+            ),
+        )
+        self._offer_taps(ask, width)
+
+    def layer(self, config: PretrainedConfig, ask: Ask, i: int) -> Block:
+        """Layer `i`."""
+        raise NotImplementedError
+
+    def __call__(self, ids: Tensor, positions: Tensor, hidden: Tensor | None, ctx: ForwardContext) -> Tensor:
+        x = self.embed(ids)
+        for layer in self.layers:
+            x = layer(x, positions, ctx)
+        return self.head(self.norm(self.rows(x, ctx)))
+
+    def _offer_taps(self, ask: Ask, width: int) -> None:
+        def offer(point: str, layer: int, install: Callable[[Take], None]) -> None:
+            ask.tap(TapSpec(role=ask.role, name=point, layer=layer, point=point, width=width), install)  # type: ignore[arg-type]
+
+        offer("embed", -1, self._tap_embed)
+        for i in range(len(self.layers)):
+            offer("layer", i, partial(self._tap_layer, i))
+        offer("last", -1, lambda take: self._tap_rows(take))
+        offer("normed", -1, lambda take: self._tap_rows(lambda x, ctx: take(self.norm(x), ctx)))
+
+    def _tap_embed(self, take: Take) -> None:
+        first = self.layers[0]
+
+        def tapped(x: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
+            take(x, ctx)
+            return first(x, positions, ctx)
+
+        self.layers[0] = tapped
+
+    def _tap_layer(self, i: int, take: Take) -> None:
+        layer = self.layers[i]
+
+        def tapped(x: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
+            x = layer(x, positions, ctx)
+            take(x, ctx)
+            return x
+
+        self.layers[i] = tapped
+
+    def _tap_rows(self, take: Take) -> None:
+        rows = self.rows
+
+        def tapped(x: Tensor, ctx: ForwardContext) -> Tensor:
+            take(x, ctx)
+            return rows(x, ctx)
+
+        self.rows = tapped
