@@ -141,7 +141,12 @@ class KV(ABC):
 
 
 class RunForward(Protocol):
-    """Runs one forward of a role and returns its logits [wanted rows, vocabulary]."""
+    """Runs one forward of a role and returns its logits [wanted rows, vocabulary], valid until the role's next forward.
+
+    `hidden` is the caller's persistent buffer [most rows, input width], for a role whose model takes a hidden state;
+    its owner refills it in `prepare_forward` from `Batch.from_row`. Core notes the known rows (not the drafts) of
+    each window as computed in `request.lengths[role]`.
+    """
 
     def __call__(
         self, role: str, windows: Sequence[Window], hidden: Tensor | None = None, draft_step: int = 0
@@ -233,7 +238,7 @@ class Batch(State, ABC):
 
     @abstractmethod
     def from_row(self, ctx: ForwardContext) -> Tensor:
-        """[rows] int64: the row of the forward before that this row continues; 0 where none."""
+        """[rows] int64: the row of the forward before (of any role) that this row continues; 0 where none."""
 
     @abstractmethod
     def wanted(self, ctx: ForwardContext) -> Tensor:

@@ -46,7 +46,8 @@ class Window:
     prompt: bool = False
     """Whether it fills the cache up to the newest token (a prompt, or what preemption dropped)."""
     from_rows: tuple[int, ...] = ()
-    """For each row the row of the forward before that it continues; empty where it continues none."""
+    """For each row the row, in the same request's window of the forward before (of any role), that it continues;
+    empty where it continues none."""
 
     @property
     def known(self) -> int:

@@ -44,7 +44,7 @@ def find_tensors(value: object, path: str = "") -> Iterator[str]:
             yield path
             continue
         todo.extend((path + name, child, made) for name, child in _held(value))
-        if True:
+        if not made:
             todo.extend((path + name, child, True) for name, child in _computed(value))
         todo.extend((path + name, child, made) for name, child in _nameless(value))
 

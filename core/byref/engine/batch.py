@@ -38,8 +38,11 @@ class RowBatch(Batch):
     def buffers(self) -> Mapping[str, Tensor]:
         return {"rows": self._tables[0], "requests": self._tables[1]}
 
-    def fill(self, windows: Sequence[Window], layout: Layout) -> list[int]:
-        """Stage the windows, padding scrubbed, and return which logit rows the windows want, in order."""
+    def fill(self, windows: Sequence[Window], layout: Layout, placed: Mapping[str, int]) -> list[int]:
+        """Stage the windows, padding scrubbed, and return which logit rows the windows want, in order.
+
+        `placed` has the first row of each request in the forward before, which `from_rows` count from.
+        """
         self._windows = tuple(windows)
         rows, requests = self._host
         rows[:, : layout.rows] = 0
@@ -50,12 +53,12 @@ class RowBatch(Batch):
         requests[STARTS, : layout.requests] = live
         requests[STARTS, layout.requests] = layout.rows
         wanted: list[int] = []
-        row = 0
-        for i, window in enumerate(windows):
-            row = i * layout.rows_per_request if layout.rows_per_request else row
-            self._fill_request(i, row, window, layout)
+        for i, (window, row) in enumerate(zip(windows, layout.place(windows).values(), strict=True)):
+            self._fill_request(i, row, window)
+            if window.from_rows:
+                before = np.array(window.from_rows) + placed[window.request]
+                rows[FROM_ROW, row : row + len(window.tokens)] = before
             wanted.extend(row + j for j in window.wanted_rows())
-            row += len(window.tokens)
         if layout.rows_per_request:
             width = layout.rows_per_request
             requests[STARTS, : layout.requests + 1] = np.arange(layout.requests + 1) * width
@@ -66,7 +69,7 @@ class RowBatch(Batch):
                 table.copy_(staged, non_blocking=True)
         return picked
 
-    def _fill_request(self, i: int, row: int, window: Window, layout: Layout) -> None:
+    def _fill_request(self, i: int, row: int, window: Window) -> None:
         rows, requests = self._host
         n = len(window.tokens)
         at = slice(row, row + n)
@@ -75,8 +78,6 @@ class RowBatch(Batch):
         rows[INDEX, at] = rows[POSITIONS, at] = index
         rows[REQUEST, at], rows[ROWS, at] = i, window.row
         rows[FRONTIER, at] = index + 1
-        if window.from_rows:
-            rows[FROM_ROW, at] = window.from_rows
         if window.is_tree:
             self._fill_tree(row, window)
         requests[REQUEST_ROWS, i], requests[STARTS, i] = window.row, row

@@ -8,6 +8,7 @@ from typing import Any, Self
 
 from byref.config import Config
 from byref.contract.errors import ByrefError, EngineStopped, RequestError
+from byref.contract.plugin import Plugin
 from byref.contract.requests import Reason, Request, SamplingParams
 from byref.contract.roles import TARGET
 from byref.engine.live import Chunk, Completion, Live
@@ -49,10 +50,15 @@ class Engine:
         )
 
     @classmethod
-    def start(cls, config: Config | None = None) -> Self:
-        """Load plugins and the model, bind, warm up and capture."""
+    def start(cls, config: Config | None = None, plugins: Mapping[str, type[Plugin[Any]]] | None = None) -> Self:
+        """Load plugins and the model, bind, warm up and capture.
+
+        Args:
+            config: the whole configuration.
+            plugins: plugins that a program hands over as classes, by name, besides the installed ones it enables.
+        """
         config = config or Config()
-        parts = assemble(config)
+        parts = assemble(config, plugins)
         engine = cls(parts, config)
         for unit in parts.units:
             parts.forwards(unit.name, ())

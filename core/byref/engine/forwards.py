@@ -21,7 +21,7 @@ from byref.contract.roles import TARGET, Sizing
 from byref.contract.state import Lifetime, State
 from byref.contract.step import Window
 from byref.engine.batch import RowBatch
-from byref.engine.layout import lay_out
+from byref.engine.layout import Layout, lay_out
 
 Prepare = Callable[[ForwardContext], None]
 
@@ -35,8 +35,10 @@ class Unit:
     model: Model
     batch: RowBatch
     states: StateMap
-    hidden: Tensor | None
-    """[most rows, input width]: persistent input of models that take one."""
+    blank: Tensor | None
+    """[rows, input width]: what idle forwards take for a hidden state; None if the model takes none."""
+    hidden: Tensor | None = None
+    """The persistent buffer that its forwards take their hidden state from, from the first one on."""
 
     def cleared(self, lifetime: Lifetime) -> tuple[State, ...]:
         """Its states of one lifetime."""
@@ -52,6 +54,7 @@ class Forwards:
         self._memos = {unit.name: unit.cleared(Lifetime.FORWARD) for unit in units}
         self._rounds = tuple({id(s): s for unit in units for s in unit.cleared(Lifetime.ROUND)}.values())
         self._most_context = sizing.max_context + sizing.max_drafts
+        self._placed: dict[str, int] = {}
         self.seconds = 0.0
         """Time spent in forwards; the runner resets it."""
 
@@ -64,16 +67,24 @@ class Forwards:
         Args:
             role: whose model.
             windows: the rows; none is an idle forward.
-            hidden: [rows, input width], one row per row of the windows, for models that take one.
+            hidden: for models that take one, the caller's persistent buffer [most rows, input width]. Its owner
+                refills it in `prepare_forward`, row by row, from `Batch.from_row`.
             draft_step: counts a drafter's forwards of one round.
         """
         began = time.perf_counter()
         unit = self._units[role]
-        ctx, picked = self._context(unit, windows, hidden, draft_step)
+        layout = lay_out(windows, self._sizing.captured, self._most_context)
+        ctx = self._context(unit, layout, draft_step)
+        body = partial(self._body, unit, ctx, _hidden(unit, hidden, bool(windows)))
         if role == TARGET:
             for state in self._rounds:
                 state.clear()
-        logits = self._capture.run(ctx, partial(self._body, unit, ctx))
+        if self._capture.wants(ctx):
+            unit.batch.fill((), layout, {})
+            self._capture.record(ctx, body)
+        picked = unit.batch.fill(windows, layout, self._placed)
+        self._placed = layout.place(windows)
+        logits = self._capture.run(ctx, body)
         logits = logits[: len(picked)] if len(picked) == 0 or picked[-1] == len(picked) - 1 else logits[picked]
         self.seconds += time.perf_counter() - began
         return logits
@@ -82,18 +93,9 @@ class Forwards:
         """Warm-up is over: start capturing."""
         self._capture.begin()
 
-    def _context(
-        self, unit: Unit, windows: Sequence[Window], hidden: Tensor | None, draft_step: int
-    ) -> tuple[ForwardContext, list[int]]:
-        """Fill the batch and build the context: the only place that does."""
-        layout = lay_out(windows, self._sizing.captured, self._most_context)
-        picked = unit.batch.fill(windows, layout)
-        if (hidden is None) != (unit.hidden is None) and windows:
-            wants = "takes no hidden state" if unit.hidden is None else "takes a hidden state, and none is given"
-            raise PluginError(f"the model of role {unit.name!r} {wants}", hint="see `input_width` of its architecture")
-        if hidden is not None and unit.hidden is not None:
-            unit.hidden[: len(hidden)].copy_(hidden)
-        ctx = ForwardContext(
+    def _context(self, unit: Unit, layout: Layout, draft_step: int) -> ForwardContext:
+        """The only place that builds a context."""
+        return ForwardContext(
             role=unit.id,
             kind=layout.kind,
             draft_step=draft_step,
@@ -104,13 +106,27 @@ class Forwards:
             context_bound=layout.context_bound,
             states=unit.states,
         )
-        return ctx, picked
 
-    def _body(self, unit: Unit, ctx: ForwardContext) -> Tensor:
+    def _body(self, unit: Unit, ctx: ForwardContext, hidden: Tensor | None) -> Tensor:
         """What is captured and replayed."""
         for memo in self._memos[unit.name]:
             memo.clear()
         self._prepare(ctx)
         batch = unit.batch
-        hidden = unit.hidden[: ctx.rows] if unit.hidden is not None else None
-        return unit.model(batch.ids(ctx), batch.positions(ctx), hidden, ctx)
+        return unit.model(batch.ids(ctx), batch.positions(ctx), None if hidden is None else hidden[: ctx.rows], ctx)
+
+
+def _hidden(unit: Unit, hidden: Tensor | None, live: bool) -> Tensor | None:
+    """The hidden input of a forward: always the same buffer, so that a captured forward reads the right one."""
+    if unit.blank is None or not live:
+        if hidden is not None:
+            raise PluginError(f"the model of role {unit.name!r} takes no hidden state", hint="pass none")
+        return unit.blank
+    if hidden is None:
+        raise PluginError(f"the model of role {unit.name!r} takes a hidden state, and none is given", hint="pass a buffer")
+    unit.hidden = hidden if unit.hidden is None else unit.hidden
+    if unit.hidden.data_ptr() != hidden.data_ptr():
+        raise PluginError(
+            f"the hidden state of role {unit.name!r} moved", hint="pass one persistent buffer, refilled in place"
+        )
+    return hidden

@@ -20,6 +20,14 @@ class Layout:
     logit_rows: int
     context_bound: int
 
+    def place(self, windows: Sequence[Window]) -> dict[str, int]:
+        """The first row of each window's request."""
+        placed, row = {}, 0
+        for window in windows:
+            placed[window.request] = row
+            row += self.rows_per_request or len(window.tokens)
+        return placed
+
 
 def kind_of(windows: Sequence[Window]) -> Kind:
     """What the windows are together."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 from torch import Tensor
@@ -64,7 +65,7 @@ class Runner:
         outcome = {**self.speculator.verify(rows, chosen), **_unfinished(step)}
         chunks = self._settle(step, outcome)
         self._commit(step)
-        self.speculator.propose(step, self.forwards)
+        self.speculator.propose(step, partial(self._draft, step))
         return self._emit(step, chunks, began)
 
     def _process(self, step: Step, logits: Tensor) -> tuple[LogitRows, list[int]]:
@@ -112,6 +113,15 @@ class Runner:
             end = request.computed + len(verdict.path)
             request.lengths = {r: end if r == TARGET else min(n, end) for r, n in request.lengths.items()}
         self.hooks.commit(step)
+
+    def _draft(
+        self, step: Step, role: str, windows: Sequence[Window], hidden: Tensor | None = None, draft_step: int = 0
+    ) -> Tensor:
+        """A forward of a drafter's role; its known rows count as computed."""
+        logits = self.forwards(role, windows, hidden, draft_step)
+        for window in windows:
+            step.requests[window.request].lengths[role] = window.start + window.known
+        return logits
 
     def _emit(self, step: Step, chunks: dict[str, Chunk], began: float) -> list[Chunk]:
         for id, reason in step.finished.items():

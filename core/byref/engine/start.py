@@ -19,7 +19,7 @@ from byref.config import Config
 from byref.contract.context import StateMap
 from byref.contract.errors import ConfigError, ModelError, PluginError
 from byref.contract.model import Model
-from byref.contract.plugin import RoleSource
+from byref.contract.plugin import Plugin, RoleSource
 from byref.contract.roles import KV, TARGET, Policy, RoleSizing, Scratch, Site, Sizing, Speculator
 from byref.contract.specs import PoolSpec
 from byref.contract.state import State
@@ -82,9 +82,9 @@ class _Role:
         return model
 
 
-def assemble(config: Config) -> Parts:
-    """Everything from loaded plugins to a warm engine."""
-    host = PluginHost.load(config)
+def assemble(config: Config, plugins: Mapping[str, type[Plugin[Any]]] | None = None) -> Parts:
+    """Everything from loaded plugins to bound models. `plugins` are classes that a program hands over itself."""
+    host = PluginHost.load(config, plugins)
     device = pick_device(config.model.device)
     dtype = pick_dtype(config.model.dtype, device)
     if config.engine.threads:
@@ -100,7 +100,8 @@ def assemble(config: Config) -> Parts:
     policy = _exclusive(Policy, states, lambda: _policy(config, host))  # type: ignore[type-abstract]
     _bind(binder, roles, sizing, kv)
     units = tuple(_unit(role, models[role.name], sizing, states, kv) for role in roles)
-    forwards = Forwards(units, _prepare(host, kv), make_capture(config.engine.capture, sizing, units, binder), sizing)
+    capture = make_capture(sizing, [u.states for u in units], [u.batch for u in units], binder.bound)
+    forwards = Forwards(units, _prepare(host, kv), capture, sizing)
     return Parts(host, binder, sizing, roles[0].checkpoint, forwards, kv, speculator, policy, units)
 
 
@@ -218,8 +219,8 @@ def _unit(role: _Role, model: Model, sizing: Sizing, states: Sequence[tuple[str,
     attached.seal()
     width = model.input_width
     rows = batch.buffers()["rows"].shape[1]
-    hidden = torch.zeros(rows, width, dtype=sizing.dtype, device=sizing.device) if width else None
-    return Unit(role.name, role.id, model, batch, attached, hidden)
+    blank = torch.zeros(rows, width, dtype=sizing.dtype, device=sizing.device) if width else None
+    return Unit(role.name, role.id, model, batch, attached, blank)
 
 
 def _prepare(host: PluginHost, kv: KV) -> Prepare:

@@ -9,12 +9,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
 
+from byref.contract.context import Kind
 from byref.contract.errors import ConfigError, PluginError
 from byref.contract.roles import Site
 from byref.contract.specs import AttentionSpec, PoolSpec, Spec, Take, TapSpec, of_kind
 
 C = TypeVar("C")
 Answer = Callable[[Any, Site], Callable[..., Any]]
+Answers = list[tuple[str, Callable[..., Any]]]
+CORE = "core"
+"""Who answers where no plugin does."""
 
 
 class BindHooks(Protocol):
@@ -41,6 +45,8 @@ class Bound:
     by: str
     """Plugin name, or `core`."""
     call: Callable[..., Any]
+    capturable: bool | frozenset[Kind]
+    """Kinds of forward it can be captured in; a bool is all or none. The answer's own word, `capturable`."""
 
 
 class RoleAsk:
@@ -118,43 +124,51 @@ class Binder:
 
     def _answer(self, spec: Spec[Any], site: Site) -> Callable[..., Any]:
         answers = self._hooks.bind(spec, site)
-        if len(answers) > 1:
-            answers = [self._pick(spec, answers)]
+        if len(answers) > 1 or self._picked(spec) == CORE:
+            answers = self._pick(spec, answers)
         if answers:
             by, call = answers[0]
         elif type(spec) in self._answers:
-            by, call = "core", self._answers[type(spec)](spec, site)
+            by, call = CORE, self._answers[type(spec)](spec, site)
         else:
             raise PluginError(
                 f"nobody answers {type(spec).__name__} {spec.name!r}",
                 where=f"role {spec.role}, layer {spec.layer}",
                 hint="enable the plugin that owns this kind of layer (`byref plugins list` shows what is installed)",
             )
-        call = self._hooks.decorate(spec, call)
-        self.bound.append(Bound(spec, by, call))
-        return call
+        outer = self._hooks.decorate(spec, call)
+        able = getattr(call, "capturable", True)
+        self.bound.append(Bound(spec, by, outer, able if able is not True else getattr(outer, "capturable", True)))
+        return outer
 
-    def _pick(self, spec: Spec[Any], answers: list[tuple[str, Callable[..., Any]]]) -> tuple[str, Callable[..., Any]]:
-        names = [name for name, _ in answers]
+    def _picked(self, spec: Spec[Any]) -> str | None:
+        """Whom `[bind]` gives the spec to: by class and name, else by class."""
         kind = type(spec).__name__
-        pick = self._picks.get(f"{kind}.{spec.name}", self._picks.get(kind))
+        return self._picks.get(f"{kind}.{spec.name}", self._picks.get(kind))
+
+    def _pick(self, spec: Spec[Any], answers: Answers) -> Answers:
+        names, kind, pick = [name for name, _ in answers], type(spec).__name__, self._picked(spec)
+        if pick == CORE:
+            return []
         if pick is None:
             raise PluginError(
                 f"{' and '.join(names)} both answer {kind} {spec.name!r}",
                 where=f"role {spec.role}, layer {spec.layer}",
                 hint=f'settle it in byref.toml: [bind] {kind} = "{names[0]}"',
             )
-        for name, call in answers:
-            if name == pick:
-                return name, call
-        raise ConfigError(f"[bind] gives {kind} to {pick!r}, which does not answer it", hint=f"one of: {', '.join(names)}")
+        picked = [(name, call) for name, call in answers if name == pick]
+        if not picked:
+            raise ConfigError(
+                f"[bind] gives {kind} to {pick!r}, which does not answer it", hint=f"one of: {', '.join(names)}"
+            )
+        return picked
 
     def _bind_tap(self, wish: _Wish, site: Site) -> None:
         takers = self._hooks.bind(wish.spec, site)
         if not takers:
             return
         calls = [self._hooks.decorate(wish.spec, call) for _, call in takers]
-        self.bound += [Bound(wish.spec, by, call) for (by, _), call in zip(takers, calls, strict=True)]
+        self.bound += [Bound(wish.spec, by, call, getattr(call, "capturable", True)) for (by, _), call in zip(takers, calls, strict=True)]
         wish.install(calls[0] if len(calls) == 1 else _all(tuple(calls)))
 
 

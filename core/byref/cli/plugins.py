@@ -1,0 +1,126 @@
+"""`byref plugins`: what is installed, enabled and called in which order. `list` imports no plugin."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Any
+
+import typer
+
+from byref.cli import options
+from byref.config import Config
+from byref.plugins.discovery import Installed, pick, scan
+
+app = typer.Typer(help="Plugins.", no_args_is_help=True)
+Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+
+
+@app.command("list")
+def list_plugins(
+    config: options.ConfigFile = None,
+    plugin: options.Plugins = None,
+    no_plugins: options.NoPlugins = False,
+    order: Annotated[bool, typer.Option("--order", help="Load the enabled ones, print each hook's order.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Print what is installed and what is enabled, without importing any of it."""
+    settings = options.configure(config, plugin, no_plugins)
+    rows = _rows(settings, scan())
+    hooks = _order(settings) if order else None
+    if as_json:
+        print(json.dumps({"plugins": rows, **({"hooks": hooks} if order else {})}, indent=2))
+        return
+    _table(rows, ("name", "status", "dist", "version", "origin"))
+    for hook, names in (hooks or {}).items():
+        print(f"{hook}: {' -> '.join(names) or '-'}")
+
+
+@app.command()
+def info(name: str, config: options.ConfigFile = None, as_json: Json = False) -> None:
+    """Import one plugin and print what it declares: capabilities, options, hooks."""
+    from byref.plugins.loader import load_class
+
+    settings = options.configure(config)
+    found = pick(scan(), name)
+    cls = load_class(found)
+    enabled = name in settings.plugins.enable
+    facts: dict[str, Any] = {
+        "name": name,
+        "status": "enabled" if enabled else "installed",
+        "distribution": f"{found.dist} {found.version}",
+        "entry point": found.value,
+        "origin": found.origin,
+        "about": (cls.__doc__ or "").strip().split("\n")[0],
+        "api version": cls.info.api_version,
+        "provides": list(cls.info.provides),
+        "requires": list(cls.info.requires),
+        "conflicts": list(cls.info.conflicts),
+        "lossless": cls.info.lossless,
+        "options": _fields(cls.Options),
+        "request options": _fields(cls.RequestOptions),
+    }
+    if as_json:
+        print(json.dumps(facts, indent=2))
+        return
+    width = max(map(len, facts))
+    for key, value in facts.items():
+        print(f"{key:<{width}}  {_lines(value, width)}")
+
+
+@app.command()
+def check(name: str, config: options.ConfigFile = None, plugin: options.Plugins = None) -> None:
+    """Load a plugin as a start would, with those it needs (`-p`), and say which hooks it implements."""
+    from byref.plugins.host import PluginHost
+
+    host = PluginHost.load(options.configure(config, [*(plugin or ()), name]))
+    loaded = host.plugin(name)
+    hooks = [hook for hook, names in host.describe().items() if name in names]
+    print(f"{loaded}: fine; hooks: {', '.join(hooks) or 'none'}")
+
+
+def _rows(settings: Config, installed: Installed) -> list[dict[str, str]]:
+    enabled = settings.plugins.enable
+    rows = []
+    for name, candidates in installed.items():
+        status = "ambiguous" if len(candidates) > 1 else "enabled" if name in enabled else "installed"
+        rows += [
+            {"name": name, "status": status, "dist": one.dist, "version": one.version, "origin": one.origin}
+            for one in candidates
+        ]
+    for name in enabled:
+        if name not in installed:
+            status = "file" if name.endswith(".py") else "missing"
+            rows.append({"name": name, "status": status, "dist": "", "version": "", "origin": ""})
+    return rows
+
+
+def _order(settings: Config) -> dict[str, list[str]]:
+    from byref.plugins.host import PluginHost
+
+    host = PluginHost.load(settings)
+    return {**host.describe(), "commands": sorted(host.registry.commands)}
+
+
+def _table(rows: list[dict[str, str]], columns: tuple[str, ...]) -> None:
+    widths = [max(len(column), *(len(row[column]) for row in rows)) if rows else len(column) for column in columns]
+    for row in [{column: column for column in columns}, *rows]:
+        print("  ".join(f"{row[column]:<{width}}" for column, width in zip(columns, widths, strict=True)).rstrip())
+
+
+def _fields(model: type[Any] | None) -> dict[str, str]:
+    if model is None:
+        return {}
+    schema = model.model_json_schema().get("properties", {})
+    return {name: _kind(field) for name, field in schema.items()}
+
+
+def _kind(field: dict[str, Any]) -> str:
+    kind = field.get("type") or " | ".join(str(one.get("type", "any")) for one in field.get("anyOf", ())) or "any"
+    kind = " | ".join(json.dumps(value) for value in field["enum"]) if "enum" in field else kind
+    return f"{kind} = {json.dumps(field['default'])}" if "default" in field else f"{kind}, required"
+
+
+def _lines(value: object, indent: int) -> str:
+    if isinstance(value, dict):
+        return f"\n{'':<{indent + 2}}".join(f"{name}: {text}" for name, text in value.items()) or "-"
+    return (", ".join(map(str, value)) if isinstance(value, list) else str(value)) or "-"

@@ -1,0 +1,121 @@
+"""What can be configured, with defaults and bounds. Knows nothing of where a value came from but its name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+
+DEFAULT = "default"
+"""Origin of a value that nobody set."""
+
+
+class Section(BaseModel):
+    """A table of the configuration: frozen, unknown keys refused."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+
+class ModelSection(Section):
+    """[model]: which checkpoint, and how it is held."""
+
+    path: str = Field(default="smollm2", min_length=1)
+    """An alias of `byref pull`, a GGUF file, or a folder in the layout of transformers."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """The type weights are held and computed in; auto takes what suits the device."""
+    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """auto, cpu, cuda or cuda:N."""
+
+
+class PluginsSection(Section):
+    """[plugins]: which plugins run, in order; every `[plugins.<name>]` table is that plugin's own."""
+
+    model_config = ConfigDict(extra="allow")
+    __pydantic_extra__: dict[str, dict[str, Any]]
+
+    enable: tuple[str, ...] = ("models",)
+    """Names of the plugins to run; the order counts."""
+
+    @field_validator("enable")
+    @classmethod
+    def _once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"named twice: {', '.join(twice)}")
+        return names
+
+    @property
+    def options(self) -> Mapping[str, dict[str, Any]]:
+        """Per plugin name its table as it was written: the plugin's own model validates it."""
+        return self.__pydantic_extra__
+
+
+class EngineSection(Section):
+    """[engine]: sizes and modes of the engine."""
+
+    max_requests: int = Field(default=64, ge=1)
+    """Requests running at once."""
+    max_rows: int = Field(default=512, ge=1)
+    """Rows of one forward."""
+    chunk: int = Field(default_factory=lambda values: values["max_rows"], ge=1)
+    """Prompt tokens of one request in one forward; max_rows unless set."""
+    max_context: int = Field(default=0, ge=0)
+    """Tokens of one request; 0 takes the model's own, capped."""
+    kv_tokens: int = Field(default=0, ge=0)
+    """Tokens the cache has room for over all requests; 0 derives it."""
+    capture: Literal["off", "auto", "tape", "cuda"] = "auto"
+    """How forwards are captured and replayed."""
+    policy: str = "fifo"
+    """Scheduling policy."""
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    """Seeds the seeds of requests that bring none; None takes the system's entropy."""
+    threads: int = Field(default=0, ge=0)
+    """CPU threads; 0 takes torch's choice."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.chunk > self.max_rows:
+            raise ValueError(f"chunk ({self.chunk}) may not exceed max_rows ({self.max_rows})")
+        if self.max_requests > self.max_rows:
+            raise ValueError(f"max_requests ({self.max_requests}) may not exceed max_rows ({self.max_rows})")
+        return self
+
+
+class Config(Section):
+    """The whole configuration. `load_config` makes one and remembers where each value came from."""
+
+    model: ModelSection = ModelSection()
+    plugins: PluginsSection = PluginsSection()
+    bind: dict[str, str] = Field(default_factory=dict)
+    """Spec class or identity -> the plugin whose answer is taken where two answer."""
+    engine: EngineSection = EngineSection()
+    _origins: dict[str, str] = PrivateAttr(default_factory=dict)
+
+    def origin(self, key: str) -> str:
+        """Where the value under a dotted key came from: a file, an environment variable, the command line, default."""
+        return self._origins.get(key, DEFAULT)
+
+    def remember(self, origins: Mapping[str, str]) -> Self:
+        """Keep where values came from, by dotted key."""
+        self._origins.update(origins)
+        return self
+
+    def items(self) -> Iterator[tuple[str, object, str]]:
+        """Every value as (dotted key, value, origin)."""
+        for path, value in flatten(self.model_dump()):
+            key = ".".join(path)
+            yield key, value, self.origin(key)
+
+
+Path = tuple[str, ...]
+"""Names of the tables down to a value. Not a dotted string: keys of `[bind]` hold dots themselves."""
+
+
+def flatten(table: Mapping[str, Any], prefix: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """The leaves of nested tables."""
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            yield from flatten(value, (*prefix, name))
+        else:
+            yield (*prefix, name), value

@@ -1,0 +1,6 @@
+"""Checkpoints on disk, read into tensors. Knows files and names; knows no model, no engine and no plugin."""
+
+from byref.loading.checkpoint import Checkpoint, open_checkpoint
+from byref.loading.parameters import ParameterReader
+
+__all__ = ["Checkpoint", "ParameterReader", "open_checkpoint"]

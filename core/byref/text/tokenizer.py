@@ -1,0 +1,76 @@
+"""A tokenizer of the `tokenizers` library with what an engine asks of it. Knows no file format."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Sequence
+
+import tokenizers
+
+from byref.text.chat import ChatTemplate, Message
+from byref.text.detokenizer import Detokenizer
+
+_BYTE = re.compile(r"<0x[0-9A-F]{2}>")
+
+__all__ = ["Message", "Tokenizer"]
+
+
+class Tokenizer:
+    """Encodes, decodes, streams, and renders chats.
+
+    Args:
+        backend: the library's tokenizer.
+        template: the model's chat template.
+    """
+
+    def __init__(self, backend: tokenizers.Tokenizer, template: ChatTemplate) -> None:
+        self.backend, self._template = backend, template
+
+    def encode(self, text: str, *, special: bool = True) -> list[int]:
+        """Ids of a text. `special` adds what the model wants around it (a begin-of-text token, say); a
+        rendered chat has that already."""
+        return list(self.backend.encode(text, add_special_tokens=special).ids)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """The text of ids, special tokens skipped."""
+        return str(self.backend.decode(list(ids), skip_special_tokens=True))
+
+    @property
+    def size(self) -> int:
+        """Tokens it knows; a model's vocabulary may be padded beyond."""
+        return int(self.backend.get_vocab_size(with_added_tokens=True))
+
+    def has_text(self, id: int) -> bool:
+        """Whether decoding looks at it: no special token, and none of the padding beyond the vocabulary."""
+        return id not in self.special_ids and self.backend.id_to_token(id) is not None
+
+    @functools.cached_property
+    def special_ids(self) -> frozenset[int]:
+        """Tokens that steer and are never text."""
+        return frozenset(i for i, token in self.backend.get_added_tokens_decoder().items() if token.special)
+
+    @functools.cached_property
+    def byte_ids(self) -> frozenset[int]:
+        """Tokens that stand for one byte each, where the vocabulary falls back on bytes."""
+        if not isinstance(self.backend.model, tokenizers.models.BPE) or not self.backend.model.byte_fallback:
+            return frozenset()
+        return frozenset(i for token, i in self.backend.get_vocab().items() if _BYTE.fullmatch(token))
+
+    @property
+    def has_chat_template(self) -> bool:
+        """Whether `chat` can work."""
+        return self._template.source is not None
+
+    def stream(self) -> Detokenizer:
+        """A detokenizer for one growing list of ids."""
+        return Detokenizer(self)
+
+    def chat(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
+        """The prompt of a conversation, to be encoded with `special=False`.
+
+        Raises:
+            ModelError: the model has no template.
+            RequestError: the template refuses the messages.
+        """
+        return self._template.render(messages, add_generation_prompt=add_generation_prompt)

@@ -1,0 +1,1 @@
+"""One plugin for every way in which one can be broken."""

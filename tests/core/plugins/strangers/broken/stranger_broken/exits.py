@@ -1,0 +1,3 @@
+"""Ends the program when it is imported."""
+
+raise SystemExit(3)

@@ -1,0 +1,1 @@
+"""A distribution of plugins as a stranger would ship it."""
