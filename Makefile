@@ -21,7 +21,8 @@ $(INST): pyproject.toml requirements.txt constraints.txt $(wildcard plugins/*/py
 	    test -n "$(PYTHON)" || { echo "no Python 3.11 or newer here: make PYTHON=/path/to/python3.11" >&2; exit 1; }; \
 	    echo "making $(VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VENV); }
 	@$(BIN)/python scripts/check_torch.py constraints.txt $(TORCH)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r requirements.txt
+	@echo "installing the workspace: minutes the first time"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -r requirements.txt
 	@touch $@
 
 install: $(INST) ## the workspace in .venv, editable, with the versions of constraints.txt

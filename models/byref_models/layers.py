@@ -29,6 +29,7 @@ def rotary(config: PretrainedConfig, role: str, dim: int) -> RotarySpec:
     The frequencies come from transformers' own table of scaling rules, so every `rope_type` it knows and
     that does not change with the context is meant the same way here.
     """
+    import torch
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     kind = config.rope_parameters["rope_type"]
@@ -36,7 +37,8 @@ def rotary(config: PretrainedConfig, role: str, dim: int) -> RotarySpec:
         theta = float(config.rope_parameters["rope_theta"])
         frequencies = tuple(theta ** (-2 * i / dim) for i in range(dim // 2))
         return RotarySpec(role=role, name="rotary", dim=dim, inverse_frequencies=frequencies, layout="half")
-    inverse, amplitude = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
+    with torch.device("cpu"):  # a model is built on the meta device, and these are values
+        inverse, amplitude = ROPE_INIT_FUNCTIONS[kind](config, "cpu")
     return RotarySpec(
         role=role,
         name="rotary",

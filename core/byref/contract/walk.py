@@ -37,7 +37,7 @@ def find_tensors(value: object, path: str = "") -> Iterator[str]:
     todo = collections.deque([(path, value, False)])
     while todo:
         path, value, made = todo.popleft()
-        if type(value) in _LEAVES or _is(value, types.ModuleType) or id(value) in seen:
+        if id(value) in seen or _is_leaf(value):
             continue
         seen[id(value)] = value
         if _is(value, torch.Tensor, torch.UntypedStorage):
@@ -47,6 +47,12 @@ def find_tensors(value: object, path: str = "") -> Iterator[str]:
         if not made:
             todo.extend((path + name, child, True) for name, child in _computed(value))
         todo.extend((path + name, child, made) for name, child in _nameless(value))
+
+
+def _is_leaf(value: object) -> bool:
+    """Whether it is not walked: plain values, modules, and typing, whose caches know every class of the program."""
+    typing = "typing" in (type(value).__module__, getattr(value, "__module__", None) if callable(value) else None)
+    return type(value) in _LEAVES or _is(value, types.ModuleType) or typing
 
 
 def _is(value: object, *kinds: type) -> bool:
@@ -137,7 +143,7 @@ def _is_descriptor(member: object) -> bool:
 
 def _shown(value: object, name: str) -> bool:
     """Whether the attribute is walked: of a state the public ones."""
-    return not name.startswith("_" if _is(value, State) else "__")
+    return name not in _CACHES and not name.startswith("_" if _is(value, State) else "__")
 
 
 def _read(value: object, names: list[str]) -> Named:

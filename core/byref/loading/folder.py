@@ -58,7 +58,10 @@ class FolderCheckpoint(Checkpoint):
         from transformers import CONFIG_MAPPING, AutoConfig, PretrainedConfig
 
         if self._config.get("model_type") in CONFIG_MAPPING:
-            return AutoConfig.from_pretrained(self.path, local_files_only=True)
+            try:
+                return AutoConfig.from_pretrained(self.path, local_files_only=True)
+            except Exception as error:  # each configuration validates in its own way
+                raise ModelError(f"config.json is not valid: {error}", where=str(self.path)) from error
         # An architecture that transformers does not have: its plugin reads the fields it knows.
         return PretrainedConfig.from_dict(self._config)
 
@@ -121,7 +124,9 @@ def read_json(path: Path, missing: str = "", hint: str = "") -> dict[str, Any]:
 
 def _shards(path: Path) -> list[Path]:
     if (path / INDEX).is_file():
-        files = sorted(set(read_json(path / INDEX)["weight_map"].values()))
+        files = sorted(set(read_json(path / INDEX).get("weight_map", {}).values()))
+        if not files:
+            raise ModelError("the index names no file", where=str(path / INDEX), hint="fetch or copy the folder again")
         for file in files:
             if not (path / file).is_file():
                 raise ModelError(

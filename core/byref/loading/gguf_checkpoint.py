@@ -75,13 +75,20 @@ class GGUFCheckpoint(Checkpoint):
     def _tensors(self) -> dict[str, TensorInfo]:
         """By transformers' names. A tensor without one keeps its own, so that it is missed by nobody."""
         layout = layout_of(self._header.architecture, str(self.path))
-        table = hugging_face_names(self._header.architecture, layout, self._header.setting("block_count"))
+        table = hugging_face_names(self._header.architecture, layout, self._blocks())
         found = {}
         for info in self._header.tensors.values():
             stem, dot, suffix = info.name.rpartition(".")
             if info.name not in layout.derived:
                 found[table.get(stem, stem) + dot + suffix] = info
         return found
+
+    def _blocks(self) -> int:
+        blocks, tensors = self._header.setting("block_count"), len(self._header.tensors)
+        if not isinstance(blocks, int) or not 0 < blocks <= tensors:
+            where = f"{self.path}, field block_count"
+            raise ModelError(f"{blocks} layers cannot be made of {tensors} tensors", where=where, hint="fetch it again")
+        return blocks
 
     def _info(self, name: str) -> TensorInfo:
         if name not in self._tensors:

@@ -69,7 +69,12 @@ def build_config(header: GGUFHeader, rope: dict[str, Any] | None, path: str) -> 
     fields["architectures"] = [class_name(header)]
     if rope:
         fields["rope_parameters"] = rope | {"rope_theta": fields.pop("rope_theta", 10000.0)}
-    return AutoConfig.for_model(model_type(header), **fields)
+    try:
+        return AutoConfig.for_model(model_type(header), **fields)
+    except Exception as error:  # each configuration validates in its own way
+        raise ModelError(
+            f"the settings do not fit together: {error}", where=path, hint="convert the model again"
+        ) from error
 
 
 def _mapped_fields(header: GGUFHeader, path: str) -> dict[str, Any]:

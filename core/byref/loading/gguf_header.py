@@ -91,7 +91,7 @@ def read_header(file: MappedFile) -> GGUFHeader:
         tensor_count, pairs = _counts(cursor, path)
         metadata = {cursor.string(): cursor.value() for _ in range(pairs)}
         raw = [_raw_tensor(cursor) for _ in range(tensor_count)]
-    except (struct.error, EOFError, OverflowError) as error:
+    except (struct.error, EOFError, OverflowError, RecursionError) as error:
         raise _truncated(path, f"its header does not end within its {file.size:,} bytes") from error
     except ValueError as error:
         raise ModelError(f"the header cannot be read: {error}", where=path, hint="fetch or copy it again") from error

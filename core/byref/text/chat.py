@@ -24,14 +24,14 @@ class ChatTemplate:
         """The conversation as one prompt.
 
         Raises:
-            ModelError: the model has no template.
+            ModelError: the model has no template, or one with a syntax error.
             RequestError: the template refuses the messages.
         """
         if self.source is None:
             raise ModelError(
                 "the model has no chat template", where=self.where, hint="a plain prompt instead of messages"
             )
-        from jinja2 import TemplateError
+        from jinja2 import TemplateError, TemplateSyntaxError
         from transformers.utils.chat_template_utils import render_jinja_template
 
         try:
@@ -41,6 +41,8 @@ class ChatTemplate:
                 add_generation_prompt=add_generation_prompt,
                 **self.tokens,
             )
+        except TemplateSyntaxError as error:
+            raise ModelError(f"the chat template cannot be read: {error}", where=self.where) from error
         except (TemplateError, TypeError, KeyError, ValueError) as error:
             raise RequestError(f"the chat template refuses the messages: {error}", where=self.where) from error
         return str(texts[0])

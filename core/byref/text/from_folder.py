@@ -60,7 +60,10 @@ def _settings(folder: Path) -> dict[str, Any]:
     file = folder / "tokenizer_config.json"
     if not file.is_file():
         return {}
-    settings: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    try:
+        settings: dict[str, Any] = json.loads(file.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise ModelError(f"{file.name} is not JSON: {error}", where=str(file)) from error
     return settings
 
 

@@ -39,13 +39,13 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], path: str) -> Tokenizer:
         raise ModelError(f"the tokenizer lacks {', '.join(missing)}", where=path, hint="convert the model again")
     try:
         backend = _backend(kind, fields, path)
+        texts = {role: fields["tokens"][fields[key]] for role, key in _TEXTS.items() if key in fields}
     except ModelError:
         raise
     except Exception as error:  # the library raises nothing finer: a merge of unknown tokens, say
         raise ModelError(
             f"the tokenizer cannot be built: {error}", where=path, hint="convert the model again"
         ) from error
-    texts = {role: fields["tokens"][fields[key]] for role, key in _TEXTS.items() if key in fields}
     return Tokenizer(backend, ChatTemplate(metadata.get("tokenizer.chat_template"), path, texts))
 
 

@@ -81,6 +81,17 @@ def test_a_config_that_is_no_json(single):
     refuse(single, "config.json is not JSON")
 
 
+def test_a_config_that_is_not_valid(single):
+    change(single / "config.json", num_attention_heads=7)
+    with pytest.raises(ModelError, match=r"config\.json is not valid(?s:.*)attention heads"):
+        _ = open_checkpoint(str(single)).config
+
+
+def test_an_index_without_files(single):
+    (single / "model.safetensors.index.json").write_text("{}")
+    refuse(single, "the index names no file")
+
+
 def test_no_architecture(single):
     change(single / "config.json", architectures=None)
     with pytest.raises(ModelError, match="names no architecture"):

@@ -88,6 +88,11 @@ def test_a_setting_that_would_be_lost_is_refused(gguf_of):
         config_of(gguf_of(changes={"expert_count": 8}))
 
 
+def test_settings_that_do_not_fit_together(gguf_of):
+    with pytest.raises(ModelError, match=r"the settings do not fit together(?s:.*)attention heads"):
+        config_of(gguf_of(changes={"attention.head_count": 7}))
+
+
 def test_end_ids_are_the_named_and_the_well_known(gguf_of):
     tokens = ["<|endoftext|>", "<s>", "</s>", "<|im_end|>", "<|eot_id|>", "plain"]
     changes = {

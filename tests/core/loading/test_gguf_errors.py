@@ -108,3 +108,9 @@ def test_a_file_without_block_count(tmp_path, tools):
     path = tools.write_gguf(tmp_path / "bare.gguf", {}, {"x.weight": np.zeros(4, np.float32)})
     with pytest.raises(ModelError, match=r"lack 'llama\.block_count'"):
         open_checkpoint(str(path)).names()
+
+
+@pytest.mark.parametrize("blocks", [0, 2**31])
+def test_a_count_of_layers_nobody_can_mean(gguf_of, blocks):
+    with pytest.raises(ModelError, match=rf"{blocks} layers cannot be made of \d+ tensors"):
+        open_checkpoint(str(gguf_of(changes={"block_count": blocks}))).names()

@@ -52,7 +52,7 @@ def measurable():
 def test_gguf(tmp_path, tools, kind):
     width = {Type.Q8_0: COLUMNS // 32 * 34}.get(kind, COLUMNS * 2)
     raw = (np.zeros((ROWS, width), np.uint8), kind)
-    metadata = tools.metadata_of(tools.tiny_config())
+    metadata = tools.metadata_of(tools.tiny_config(num_hidden_layers=1))
     path = tools.write_gguf(tmp_path / "wide.gguf", metadata, {"token_embd.weight": raw})
     assert peak_over_weights(path) < 1.3
 

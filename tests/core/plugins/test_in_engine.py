@@ -34,7 +34,7 @@ def finish(engine, *ids):
         done |= {chunk.request_id: chunk.completion for chunk in engine.step() if chunk.completion is not None}
         if done.keys() >= set(ids) or engine.failure is not None:
             break
-    return [done[id] for id in ids]
+    return [done[one] for one in ids]
 
 
 def assert_empty(engine):

@@ -80,13 +80,19 @@ def test_a_template_is_sandboxed(folder, template):
 
 def test_a_broken_template(folder):
     (folder / "chat_template.jinja").write_text("{% for %}")
-    with pytest.raises((ModelError, RequestError), match="chat template"):
+    with pytest.raises(ModelError, match="the chat template cannot be read"):
         tokenizer_from_folder(folder).chat(MESSAGES)
 
 
 def test_no_tokenizer(tmp_path):
     with pytest.raises(ModelError, match="carries no tokenizer that can be read"):
         tokenizer_from_folder(tmp_path)
+
+
+def test_settings_that_are_no_json(folder):
+    (folder / "tokenizer_config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"tokenizer_config\.json is not JSON"):
+        tokenizer_from_folder(folder)
 
 
 def test_a_broken_tokenizer(folder):

@@ -83,7 +83,8 @@ def test_the_special_texts_are_the_template_s(tools):
         ({"model": "t5"}, "of kind 't5'\n.*\n.*gpt2, llama"),
         ({"model": None}, "carries no tokenizer"),
         ({"merges": None}, "lacks merges"),
-        ({"tokens": ["a"]}, "cannot be built: .*not in vocabulary|cannot be built"),
+        ({"tokens": ["a"]}, "cannot be built: .*out of vocabulary"),
+        ({"bos_token_id": 10**6}, "cannot be built: .*index out of range"),
     ],
 )
 def test_what_cannot_be_built(tools, changes, sentence):
