@@ -14,9 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
+
+from byref import API_VERSION, Plugin, PluginInfo, hookimpl
 from byref.config import Config, EngineSection, ModelSection
 from byref.contract.errors import ByrefError
+from byref.contract.plugin import NoOptions
 from byref.contract.requests import SamplingParams
+from byref.contract.step import StepReport
 from byref.engine import Engine
 from byref.loading import open_checkpoint
 from byref.text import Tokenizer
@@ -85,6 +89,28 @@ def alternating(names: Sequence[str], repeat: int) -> Iterator[tuple[int, str]]:
     """Every name once a round; the order turns round each time, so that drift favours nobody."""
     for i in range(repeat):
         yield from ((i, name) for name in (names if i % 2 == 0 else reversed(names)))
+
+
+class Watch(Plugin[NoOptions]):
+    """Keeps the figures of each step, and does nothing else."""
+
+    info = PluginInfo(api_version=API_VERSION)
+
+    def __init__(self, name: str, options: NoOptions) -> None:
+        super().__init__(name, options)
+        self.reports: list[StepReport] = []
+
+    @hookimpl
+    def step_done(self, report: StepReport) -> None:
+        """One more."""
+        self.reports.append(report)
+
+
+def watched(engine: Engine) -> list[StepReport]:
+    """What the engine's plugin `watch` has kept so far."""
+    plugin = engine.parts.host.plugin("watch").instance
+    assert isinstance(plugin, Watch)
+    return plugin.reports
 
 
 def decoding(engine: Engine, prompts: Sequence[Sequence[int]], new: int) -> list[str]:

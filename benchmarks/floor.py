@@ -16,11 +16,24 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from byref.contract.specs import EmbedSpec, LinearSpec, PoolSpec
-from byref.engine import Engine
-from common import arguments, config, decoding, drain, english, machine, median_seconds, model_or_skip, picture, table, write
-from torch import Tensor
+from common import (
+    arguments,
+    config,
+    decoding,
+    drain,
+    english,
+    machine,
+    median_seconds,
+    model_or_skip,
+    picture,
+    table,
+    write,
+)
 from tiny import save_tiny
+from torch import Tensor
+
+from byref.contract.specs import LinearSpec, PoolSpec
+from byref.engine import Engine
 
 BATCHES = (1, 4, 16, 64)
 PROMPT, NEW = 128, 128
@@ -52,7 +65,9 @@ class Floor:
 
 def linears_ms(engine: Engine, batch: int, repeat: int) -> float:
     """Every projection once, in the model's order, so that weights come from memory as they do in a step."""
-    calls = [(bound.call, bound.spec.inputs) for bound in engine.parts.binder.bound if isinstance(bound.spec, LinearSpec)]
+    calls = [
+        (bound.call, bound.spec.inputs) for bound in engine.parts.binder.bound if isinstance(bound.spec, LinearSpec)
+    ]
     inputs = {n: torch.randn(batch, n, dtype=torch.bfloat16) for _, n in calls}
 
     @torch.inference_mode()
@@ -115,7 +130,7 @@ def weight_bytes(engine: Engine) -> int:
 
 def layers(engine: Engine) -> int:
     """Number of layers."""
-    return len({bound.spec.layer for bound in engine.parts.binder.bound if not isinstance(bound.spec, EmbedSpec)} - {-1})
+    return len({bound.spec.layer for bound in engine.parts.binder.bound} - {-1})
 
 
 def draw(floors: list[Floor], speed: float) -> None:
@@ -149,13 +164,24 @@ def run(path: Path, args: Any, batches: tuple[int, ...], repeat: int) -> None:
         weights = weight_bytes(engine)
     head = ["streams", "linears ms", "cache ms", "python ms", "floor ms", "engine ms", "best tok/s", "engine tok/s"]
     rows = [
-        [f.batch, f.linears, f.cache, f.python, f.floor, f.measured, f.batch / f.floor * 1e3, f.batch / f.measured * 1e3]
+        [
+            f.batch,
+            f.linears,
+            f.cache,
+            f.python,
+            f.floor,
+            f.measured,
+            f.batch / f.floor * 1e3,
+            f.batch / f.measured * 1e3,
+        ]
         for f in floors
     ]
     title = f"floor of a decode step; weights {weights / 1e6:.0f} MB, memory {speed / 1e9:.1f} GB/s"
     table(head, rows, title)
     if not args.quick:
-        write("floor", {**figures, "weight_bytes": weights, "bytes_per_s": speed, "steps": [f.figures() for f in floors]})
+        write(
+            "floor", {**figures, "weight_bytes": weights, "bytes_per_s": speed, "steps": [f.figures() for f in floors]}
+        )
         draw(floors, speed)
 
 

@@ -15,15 +15,26 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from byref import API_VERSION, Plugin, PluginInfo, hookimpl
-from byref.contract.context import Kind
-from byref.contract.plugin import NoOptions
-from byref.contract.step import StepReport
-from byref.engine import Engine
-from common import alternating, arguments, config, english, greedy, machine, model_or_skip, picture, table, write
+from common import (
+    Watch,
+    alternating,
+    arguments,
+    config,
+    english,
+    greedy,
+    machine,
+    model_or_skip,
+    picture,
+    table,
+    watched,
+    write,
+)
 from transformers import AutoModelForCausalLM, GgufConfig
 from transformers.generation.streamers import BaseStreamer
 from transformers.utils import logging
+
+from byref.contract.context import Kind
+from byref.engine import Engine
 
 BOUND = 1.5
 """W1 and W3: decode tokens/s over those of transformers."""
@@ -75,23 +86,9 @@ class Run:
     """New tokens/s over the whole run."""
 
 
-class Reports(Plugin[NoOptions]):
-    """Keeps the figures of each step."""
-
-    info = PluginInfo(api_version=API_VERSION)
-
-    def __init__(self, name: str, options: NoOptions) -> None:
-        super().__init__(name, options)
-        self.reports: list[StepReport] = []
-
-    @hookimpl
-    def step_done(self, report: StepReport) -> None:
-        self.reports.append(report)
-
-
 def ours(engine: Engine, prompts: Prompts, new: int) -> tuple[Run, list[tuple[int, ...]]]:
     """One run of the engine, and the tokens it gave."""
-    reports: list[StepReport] = engine.parts.host.plugin("reports").instance.reports  # type: ignore[attr-defined]
+    reports = watched(engine)
     reports.clear()
     began = time.perf_counter()
     done = engine.generate(prompts, greedy(new))
@@ -198,8 +195,12 @@ def _median(runs: Sequence[Run]) -> dict[str, float]:
 
 def show(results: Sequence[dict[str, Any]]) -> None:
     rows = [
-        [f"{r['name']}  {r['streams']} x {r['prompt']}+{r['new']}", *(r[who][key] for key in FIGURES for who in (OURS, PEER))]
-        + [f"{r['ratios']['decode']:.2f} / {r['ratios']['total']:.2f}", f"{r['same_tokens']:.0%}"]
+        [
+            f"{r['name']}  {r['streams']} x {r['prompt']}+{r['new']}",
+            *(r[who][key] for key in FIGURES for who in (OURS, PEER)),
+            f"{r['ratios']['decode']:.2f} / {r['ratios']['total']:.2f}",
+            f"{r['same_tokens']:.0%}",
+        ]
         for r in results
     ]
     head = [f"{key} {who}" for key in FIGURES.values() for who in ("ours", "peer")]
@@ -234,7 +235,7 @@ def main() -> int:
     chosen = [w for w in WORKLOADS if (w.name in args.only if args.only else args.all or w.name not in ONCE)]
     if args.quick:
         chosen = [Workload("W1", 1, 16, 8), Workload("W3", 4, 16, 8), Workload("W5", 3, 24, 4, shared=16)]
-    with Engine.start(config(path, args.threads), plugins={"reports": Reports}) as engine:
+    with Engine.start(config(path, args.threads), plugins={"watch": Watch}) as engine:
         peer = load_peer(path)
         results = [
             measure(engine, peer, w, 1 if args.quick or (w.name in ONCE and not args.only) else args.repeat)

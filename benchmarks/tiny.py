@@ -7,6 +7,7 @@ from pathlib import Path
 import tokenizers
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
+from transformers.utils import logging
 
 
 def save_tiny(folder: Path, layers: int) -> Path:
@@ -26,6 +27,7 @@ def save_tiny(folder: Path, layers: int) -> Path:
         eos_token_id=None,
         bos_token_id=None,
     )
+    logging.disable_progress_bar()
     torch.manual_seed(0)
     LlamaForCausalLM(config).save_pretrained(folder)
     tokenizer.save(str(folder / "tokenizer.json"))

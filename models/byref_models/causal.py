@@ -65,7 +65,7 @@ class CausalLM:
         offer("embed", -1, self._tap_embed)
         for i in range(len(self.layers)):
             offer("layer", i, partial(self._tap_layer, i))
-        offer("last", -1, lambda take: self._tap_rows(take))
+        offer("last", -1, self._tap_rows)
         offer("normed", -1, lambda take: self._tap_rows(lambda x, ctx: take(self.norm(x), ctx)))
 
     def _tap_embed(self, take: Take) -> None:
@@ -90,8 +90,8 @@ class CausalLM:
     def _tap_rows(self, take: Take) -> None:
         rows = self.rows
 
-        def tapped(x: Tensor, ctx: ForwardContext) -> Tensor:
-            take(x, ctx)
-            return rows(x, ctx)
+        def tapped(hidden: Tensor, ctx: ForwardContext) -> Tensor:
+            take(hidden, ctx)
+            return rows(hidden, ctx)
 
         self.rows = tapped

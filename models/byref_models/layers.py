@@ -76,9 +76,7 @@ class SelfAttention:
         self.attend = ask(
             self,
             "attend",
-            RotaryAttentionSpec(
-                role=role, layer=i, name=name, attention=attention, rotary=rotary(config, role, dim)
-            ),
+            RotaryAttentionSpec(role=role, layer=i, name=name, attention=attention, rotary=rotary(config, role, dim)),
         )
         self.out = ask(
             self,

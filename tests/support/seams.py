@@ -20,7 +20,10 @@ from byref_models.llama import Llama
 
 LAYER = 1
 """The target's layer whose output is tapped."""
-VOCABULARY_CLASSES = 3
+CLASSES = 3
+"""Of tokens, by remainder: the grammar bans one class at every position."""
+LETTERS = 256
+"""Wrong drafts are tokens below this."""
 
 
 class Negated:
@@ -117,9 +120,7 @@ class SeamSpeculator(State, PlainSpeculator):
         """Step 0 covers every row that the target computed and kept; each later step adds one draft's row."""
         windows = [self._first(step, window) for window in step.plan.windows if window.request not in step.finished]
         self._drafted = {window.request: () for window in windows}
-        steps = self._plugin.options.drafts
-        going: Mapping[str, Window] = {window.request: window for window in windows}
-        for draft_step in range(steps):
+        for draft_step in range(self._plugin.options.drafts):
             if not windows:
                 return
             logits = forward(DRAFT, windows, self._hiddens.lend(), draft_step)
@@ -129,7 +130,6 @@ class SeamSpeculator(State, PlainSpeculator):
             for window, token in zip(wanting, tokens[: len(wanting)], strict=True):
                 self._drafted[window.request] += (token,)
             windows = [self._next(window, self._drafted[window.request]) for window in wanting]
-        assert going or not step.plan.windows or step.finished
 
     def _first(self, step: Step, window: Window) -> Window:
         """EAGLE's shift: row i has hidden i and token i + 1."""
@@ -164,7 +164,7 @@ SeamSpeculator.key = Key("seams.speculator", SeamSpeculator)
 @dataclass
 class Script:
     """Drafts from the tokens that the plain engine gave: `right` of them right, then wrong ones, up to `most`; as a
-    tree, wrong siblings stand before each right draft."""
+    tree, a wrong sibling stands behind each of half as many."""
 
     reference: Mapping[tuple[int, ...], Sequence[int]]
     right: int
@@ -172,16 +172,13 @@ class Script:
     tree: bool = False
 
     def drafts(self, request: Request) -> Sequence[int]:
-        known = [*self.reference[request.prompt], *[1] * self.most]
-        done = request.generated
-        chain = [t if i < self.right else t + 1 for i, t in enumerate(known[done : done + self.most])]
-        chain = [t % 256 for t in chain]
-        return [token for t in chain[: self.most // 2] for token in ((t + 7) % 256, t)] if self.tree else chain
+        known = [*self.reference[request.prompt], *[1] * self.most][request.generated :]
+        chain = [(t if i < self.right else t + 1) % LETTERS for i, t in enumerate(known[: self.most])]
+        return [token for t in chain[: self.most // 2] for token in (t, (t + 7) % LETTERS)] if self.tree else chain
 
     def parents(self, request: Request) -> Sequence[int]:
-        """Node 2 i + 1 is the chain's i-th draft, node 2 i its wrong sibling; both continue the chain's draft before."""
-        n = self.most // 2
-        return [2 * i - 1 for i in range(n) for _ in range(2)] if self.tree else ()
+        """Draft 2 i is the chain's i-th, 2 i + 1 its wrong sibling; both continue the chain's draft before."""
+        return [max(2 * i - 2, -1) for i in range(self.most // 2) for _ in range(2)] if self.tree else ()
 
 
 class Options(BaseModel):
@@ -189,6 +186,8 @@ class Options(BaseModel):
     drafts: int = 4
     grammar: bool = True
     pools: bool = True
+    poison: bool = False
+    """Fill every slot that no request holds with NaN before each step."""
 
 
 class Seams(Plugin[Options]):
@@ -234,6 +233,7 @@ class Seams(Plugin[Options]):
 
     @hookimpl
     def bind(self, spec, site):
+        self.kv = site.kv
         if not isinstance(spec, TapSpec):
             return None
         if spec.role == DRAFT:
@@ -246,7 +246,7 @@ class Seams(Plugin[Options]):
 
     def _take(self, hidden, ctx):
         ctx.state(Hiddens.key).take(hidden)
-        if self.pools:
+        if self.options.pools:
             # The state before the window is read before the window's own states are written.
             total = running_sum(self.pools["running_sum"], hidden, ctx)
             self.pools["running_sum"].write(ctx, total)
@@ -260,12 +260,21 @@ class Seams(Plugin[Options]):
 
     @hookimpl
     def adjust_logits(self, rows: LogitRows):
-        """A token's class must follow from the class of the token before it, which may be a draft."""
+        """Which class of tokens is banned follows from the token before, which may be a draft."""
         if self.options.grammar:
             for info, logits in rows:
-                before = info.drafts[-1] if info.drafts else info.request.tokens[info.position - 1]
-                classes = torch.arange(logits.numel()) % VOCABULARY_CLASSES
-                logits[classes == (before + info.position) % VOCABULARY_CLASSES] = float("-inf")
+                before = self.before(info)
+                banned = torch.arange(logits.numel()) % CLASSES == (before + info.position) % CLASSES
+                logits[banned] = float("-inf")
+
+    @staticmethod
+    def before(info) -> int:
+        return info.drafts[-1] if info.drafts else info.request.tokens[info.position - 1]
+
+    @hookimpl
+    def prepare_step(self, step: Step):
+        if self.options.poison:
+            poison(self.kv)
 
     @hookimpl
     def commit(self, step: Step):
@@ -299,6 +308,18 @@ def running_sum(pool: Pool, hidden: Tensor, ctx) -> Tensor:
     own = (request[None, :] == request[:, None]) & (batch.rows(ctx)[None, :] > 0) & seen
     before = pool.read(pool.slots(batch.request_rows(ctx), offsets - 1)) * (offsets > 0)[:, None]
     return before[request] + own.to(hidden.dtype) @ hidden
+
+
+def poison(kv) -> None:
+    """What a free slot holds may not matter: everything outside extents becomes NaN, but for the sink, which padding
+    rows write to and read from: it stays finite."""
+    for pool in kv._pools.values():
+        if pool.data.is_floating_point():
+            free = torch.ones(len(pool.data), dtype=torch.bool)
+            free[0] = False
+            for base, entries in pool._space.held.values():
+                free[base : base + entries + pool._space.geometry.stage] = False
+            pool.data[free] = float("nan")
 
 
 def expected(hidden: Tensor, kept: int) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""Attention through the Pool contract, in plain torch. Knows rows, entries and masks; must not know how slots are laid out."""
+"""Attention through the Pool contract. Knows rows, entries and masks; must not know how slots are laid out."""
 
 from __future__ import annotations
 
@@ -66,7 +66,9 @@ class PoolAttention:
         rows = group.row_slice
         slots, mask = ctx.state(SCRATCH).get(
             (*self._share, group),
-            lambda: self._view(ctx, group, torch.arange(rows.start, rows.stop, device=q.device).view(group.requests, -1)),
+            lambda: self._view(
+                ctx, group, torch.arange(rows.start, rows.stop, device=q.device).view(group.requests, -1)
+            ),
         )
         q = q.unflatten(0, (group.requests, group.width))
         return attend_entries(self._spec, q, self._pool.read(slots), mask, self._sinks).flatten(0, 1).flatten(1)
@@ -95,9 +97,7 @@ class PoolAttention:
         return slots, fold_mask(mask, self._grouped)
 
 
-def visible(
-    batch: Batch, ctx: ForwardContext, group: Group, rows: Tensor, window: int | None
-) -> tuple[Tensor, Tensor]:
+def visible(batch: Batch, ctx: ForwardContext, group: Group, rows: Tensor, window: int | None) -> tuple[Tensor, Tensor]:
     """Cache indices [requests, keys] that some row may see, and which row sees which [requests, width, keys]."""
     offsets = batch.offsets(ctx)[group.request_slice, None]
     keys, first = group.bound, torch.zeros_like(offsets)
@@ -127,5 +127,3 @@ def answer_attention(spec: AttentionSpec, site: Site) -> Attend:
     """Dense attention of every form; a spec with a selection is somebody else's."""
     sinks = site.parameters.load([spec.sinks], (spec.heads,)) if spec.sinks else None
     return PoolAttention(spec, site.kv.pool(spec.role, spec.pool_name), site.sizing.captured, sinks)
-
-

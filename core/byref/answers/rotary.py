@@ -7,7 +7,7 @@ from torch import Tensor
 
 from byref.contract.context import ForwardContext
 from byref.contract.roles import SCRATCH, Site
-from byref.contract.specs import Rotate, RotarySpec
+from byref.contract.specs import RotarySpec, Rotate
 
 
 def answer_rotary(spec: RotarySpec, site: Site) -> Rotate:

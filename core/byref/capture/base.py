@@ -58,12 +58,15 @@ class Eager:
 def refuse_uncapturable(bound: Sequence[Bound], captured: frozenset[Kind]) -> None:
     """Name the first callable that cannot be captured in some captured kind of forward."""
     for one in bound:
-        able = one.capturable if isinstance(one.capturable, frozenset) else frozenset(Kind) if one.capturable else frozenset()
+        able = one.capturable
+        if not isinstance(able, frozenset):
+            able = frozenset(Kind) if able else frozenset()
         missing = captured - able
         if missing:
+            what = f"{type(one.spec).__name__} {one.spec.name!r}"
             kinds = ", ".join(sorted(kind.value for kind in missing))
             raise CaptureError(
-                f"the answer of {one.by} to {type(one.spec).__name__} {one.spec.name!r} cannot be captured in {kinds} forwards",
+                f"the answer of {one.by} to {what} cannot be captured in {kinds} forwards",
                 where=f"role {one.spec.role}, layer {one.spec.layer}",
                 hint='bind another answer, or set [engine] capture = "off"',
             )

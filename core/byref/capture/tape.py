@@ -129,7 +129,7 @@ def _store(pattern: Any, result: Any, made: dict[int, Tensor]) -> None:
 
 class _Recorder(TorchDispatchMode):
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[_Op] = []
         self.fresh: list[tuple[str, StorageWeakRef]] = []
         self._numbers: dict[int, int] = {}
@@ -153,9 +153,7 @@ class _Recorder(TorchDispatchMode):
 
     def encode(self, value: Any) -> Any:
         """`value` with the tensors that this recording made replaced by their numbers."""
-        return tree_map_only(
-            Tensor, lambda t: _Made(self._numbers[id(t)]) if id(t) in self._numbers else t, value
-        )
+        return tree_map_only(Tensor, lambda t: _Made(self._numbers[id(t)]) if id(t) in self._numbers else t, value)
 
     def forget(self) -> None:
         """Let go of the tensors that kept their identities while recording."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from byref.engine import Completion, Engine
 
 
-def generate(  # noqa: PLR0917  the options of a command
+def generate(
     prompt: Annotated[
         str, typer.Argument(metavar="PROMPT", help="The text to go on from; - reads it from standard input.")
     ],

@@ -69,7 +69,7 @@ class Sizing:
 
 
 class Pool(Protocol):
-    """Memory of one `PoolSpec`. Slot 0 is a sink: padding writes there, and what it reads means nothing."""
+    """Memory of one `PoolSpec`. Slot 0 is a sink: padding writes there; what it holds is finite and means nothing."""
 
     @property
     def spec(self) -> PoolSpec:

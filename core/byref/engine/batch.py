@@ -1,4 +1,4 @@
-"""The rows of a forward as persistent buffers. Knows windows and their layout; must not know what is computed of them."""
+"""The rows of a forward as persistent buffers. Knows windows and layouts; must not know what is computed."""
 
 from __future__ import annotations
 

@@ -18,7 +18,9 @@ def pick_device(name: str) -> torch.device:
         name = "cuda" if torch.cuda.is_available() else "cpu"
     device = torch.device(name)
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("this torch sees no CUDA device", where="[model] device", hint="--device cpu, or a CUDA build of torch")
+        raise ConfigError(
+            "this torch sees no CUDA device", where="[model] device", hint="--device cpu, or a CUDA build of torch"
+        )
     return device
 
 

@@ -16,6 +16,7 @@ from byref.engine.noise import stream
 from byref.engine.plan import Events, Planner
 from byref.engine.runner import Runner
 from byref.engine.start import Parts, assemble, default_seed
+from byref.plugins.host import PluginHost
 from byref.text import StopScanner
 
 Prompt = str | Sequence[int]
@@ -30,13 +31,19 @@ class Engine:
         self.vocabulary = min(self.tokenizer.size, parts.sizing.role(TARGET).vocabulary)
         self.failure: EngineStopped | None = None
         """Why it stopped, once it has."""
+        self._closed = False
         self._live: dict[str, Live] = {}
         self._ended: list[Chunk] = []
         self._arrivals = itertools.count(1)
         self._seed = default_seed(config.engine.seed)
         events = Events(self._added, parts.host.hooks.request_released, self._failed)
         self._planner = Planner(
-            parts.kv, parts.speculator, parts.policy, parts.sizing, min(config.engine.chunk, parts.sizing.max_rows), events
+            parts.kv,
+            parts.speculator,
+            parts.policy,
+            parts.sizing,
+            min(config.engine.chunk, parts.sizing.max_rows),
+            events,
         )
         self._runner = Runner(
             self._planner,
@@ -58,14 +65,14 @@ class Engine:
             plugins: plugins that a program hands over as classes, by name, besides the installed ones it enables.
         """
         config = config or Config()
-        parts = assemble(config, plugins)
-        engine = cls(parts, config)
-        for unit in parts.units:
-            parts.forwards(unit.name, ())
-        for unit in parts.units:
-            for state in unit.states.values():
-                state.reset()
-        parts.forwards.capture()
+        host = PluginHost.load(config, plugins)
+        try:
+            parts = assemble(config, host)
+            engine = cls(parts, config)
+            parts.forwards.warm_up()
+        except BaseException:
+            host.hooks.shutdown()
+            raise
         return engine
 
     def __enter__(self) -> Self:
@@ -75,12 +82,15 @@ class Engine:
         self.close()
 
     def close(self) -> None:
-        """Abort what runs and shut the plugins down."""
+        """Abort what runs and shut the plugins down, once."""
+        if self._closed:
+            return
+        self._closed = True
         if self.failure is None:
             for id in list(self._live):
                 self.abort(id)
             self.failure = EngineStopped("the engine was closed")
-            self.parts.host.hooks.shutdown()
+        self.parts.host.hooks.shutdown()
 
     @property
     def idle(self) -> bool:
@@ -167,10 +177,8 @@ class Engine:
         """Complete all prompts at once, in their order. A request that failed carries its error."""
         ids = [self.add(prompt, params) for prompt in prompts]
         done: dict[str, Completion] = {}
-        while not ids or any(id not in done for id in ids):
-            if not ids:
-                break
-            done |= {c.request_id: c.completion for c in self.step() if c.completion is not None}
+        while len(done) < len(ids):
+            done |= {c.request_id: c.completion for c in self.step() if c.completion and c.request_id in ids}
         return [done[id] for id in ids]
 
     def usage(self) -> Mapping[str, int]:
@@ -208,6 +216,7 @@ class Engine:
         what = cause.what if isinstance(cause, ByrefError) else f"{type(cause).__name__}: {cause}"
         self.failure = EngineStopped(f"the engine stopped: {what}", hint="see the cause above; start a new engine")
         self.failure.__cause__ = cause
+        self._planner.waiting.clear()
         for request in list(self._planner.running):
             try:
                 self._planner.release(request, Reason.FAILED)

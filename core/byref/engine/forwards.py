@@ -89,8 +89,13 @@ class Forwards:
         self.seconds += time.perf_counter() - began
         return logits
 
-    def capture(self) -> None:
-        """Warm-up is over: start capturing."""
+    def warm_up(self) -> None:
+        """One idle forward of every role, a reset of every state, and capturing begins."""
+        for name in self._units:
+            self(name, ())
+        for unit in self._units.values():
+            for state in unit.states.values():
+                state.reset()
         self._capture.begin()
 
     def _context(self, unit: Unit, layout: Layout, draft_step: int) -> ForwardContext:
@@ -123,7 +128,9 @@ def _hidden(unit: Unit, hidden: Tensor | None, live: bool) -> Tensor | None:
             raise PluginError(f"the model of role {unit.name!r} takes no hidden state", hint="pass none")
         return unit.blank
     if hidden is None:
-        raise PluginError(f"the model of role {unit.name!r} takes a hidden state, and none is given", hint="pass a buffer")
+        raise PluginError(
+            f"the model of role {unit.name!r} takes a hidden state, and none is given", hint="pass a buffer"
+        )
     unit.hidden = hidden if unit.hidden is None else unit.hidden
     if unit.hidden.data_ptr() != hidden.data_ptr():
         raise PluginError(

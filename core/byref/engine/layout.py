@@ -1,4 +1,4 @@
-"""How windows become rows: kinds, padding and buckets. Knows counts only; everything that enters `ctx.key` is made here."""
+"""How windows become rows: kinds, padding, buckets. Knows counts only; all of `ctx.key` but the role is made here."""
 
 from __future__ import annotations
 

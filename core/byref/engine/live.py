@@ -94,7 +94,8 @@ class Live:
 
         Nothing after the end is kept: no token, no text (faults S01 and S14).
         """
-        request, pieces = self.request, []
+        request = self.request
+        pieces: list[str] = []
         if tokens and not self.first:
             self.first = time.perf_counter()
         for n, token in enumerate(tokens, start=1):

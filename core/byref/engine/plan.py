@@ -108,12 +108,20 @@ class Planner:
             victim = self.policy.victim([r for r in self.running if r is not request and r.id not in granted])
             if victim is None:
                 return budget
-            self.release(victim, Reason.PREEMPTED)
-            self.waiting.append(victim)
+            self._preempt(victim)
             grant = self.kv.reserve(request, len(window.tokens))
         windows.append(window)
         grants.append(grant)
         return budget - len(window.tokens)
+
+    def _preempt(self, victim: Request) -> None:
+        """Release it and queue it afresh."""
+        try:
+            self.release(victim, Reason.PREEMPTED)
+        except RequestError as error:
+            self.events.failed(victim, error)
+        else:
+            self.waiting.append(victim)
 
     def _window(self, request: Request, budget: int) -> Window:
         start = request.computed

@@ -84,7 +84,9 @@ class Runner:
             params = info.request.params
             if token == PROMPT_ROW and params.prompt_logprobs is not None:
                 actual = info.request.prompt[info.position]
-                live.prompt_logprobs[info.position] = token_logprobs(row[: self.vocabulary], actual, params.prompt_logprobs)
+                live.prompt_logprobs[info.position] = token_logprobs(
+                    row[: self.vocabulary], actual, params.prompt_logprobs
+                )
             elif token != PROMPT_ROW and params.logprobs is not None:
                 live.candidates[info.row] = token_logprobs(row[: self.vocabulary], token, params.logprobs)
 

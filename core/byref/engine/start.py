@@ -1,4 +1,4 @@
-"""The order of a start: plugins, models, specs, sizing, states, weights, bind, warm-up. Knows every room, computes nothing."""
+"""The order of a start: models, specs, sizing, states, weights, bind. Knows every room, computes nothing."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from byref.config import Config
 from byref.contract.context import StateMap
 from byref.contract.errors import ConfigError, ModelError, PluginError
 from byref.contract.model import Model
-from byref.contract.plugin import Plugin, RoleSource
-from byref.contract.roles import KV, TARGET, Policy, RoleSizing, Scratch, Site, Sizing, Speculator
+from byref.contract.plugin import RoleSource
+from byref.contract.roles import KV, KV_POOLS, KV_REWIND, TARGET, Policy, RoleSizing, Scratch, Site, Sizing, Speculator
 from byref.contract.specs import PoolSpec
 from byref.contract.state import State
 from byref.contract.step import MAX_TREE
@@ -82,9 +82,8 @@ class _Role:
         return model
 
 
-def assemble(config: Config, plugins: Mapping[str, type[Plugin[Any]]] | None = None) -> Parts:
-    """Everything from loaded plugins to bound models. `plugins` are classes that a program hands over itself."""
-    host = PluginHost.load(config, plugins)
+def assemble(config: Config, host: PluginHost) -> Parts:
+    """Everything from loaded plugins to bound models."""
     device = pick_device(config.model.device)
     dtype = pick_dtype(config.model.dtype, device)
     if config.engine.threads:
@@ -95,9 +94,10 @@ def assemble(config: Config, plugins: Mapping[str, type[Plugin[Any]]] | None = N
     pools = binder.refine(dtype)
     sizing = _size(config, host, roles, models, pools, device, dtype)
     states = host.hooks.create_states(sizing)
-    kv = _exclusive(KV, states, lambda: ContiguousKV(sizing))  # type: ignore[type-abstract]
-    speculator = _exclusive(Speculator, states, PlainSpeculator)  # type: ignore[type-abstract]
-    policy = _exclusive(Policy, states, lambda: _policy(config, host))  # type: ignore[type-abstract]
+    kv = _exclusive(KV, states, lambda: ContiguousKV(sizing))
+    _check_kv(host, states)
+    speculator = _exclusive(Speculator, states, PlainSpeculator)
+    policy = _exclusive(Policy, states, lambda: _policy(config, host))
     _bind(binder, roles, sizing, kv)
     units = tuple(_unit(role, models[role.name], sizing, states, kv) for role in roles)
     capture = make_capture(sizing, [u.states for u in units], [u.batch for u in units], binder.bound)
@@ -146,9 +146,7 @@ def _size(
         max_drafts=drafts,
         kv_tokens=engine.kv_tokens or _room(pools, device, engine.max_requests, context + drafts),
         captured=captured_kinds(engine.capture, device),
-        roles=tuple(
-            RoleSizing(r.name, r.id, models[r.name].vocabulary, models[r.name].input_width) for r in roles
-        ),
+        roles=tuple(RoleSizing(r.name, r.id, models[r.name].vocabulary, models[r.name].input_width) for r in roles),
         pools=pools,
     )
 
@@ -170,8 +168,21 @@ def _exclusive(kind: type[R], states: Sequence[tuple[str, State]], default: Any)
     if len(claims) > 1:
         names = " and ".join(plugin for plugin, _ in claims)
         raise PluginError(f"{names} both take the role {kind.__name__}", hint="enable one of them")
-    found: R = claims[0][1] if claims else default()  # type: ignore[assignment]
+    found: R = claims[0][1] if claims else default()
     return found
+
+
+def _check_kv(host: PluginHost, states: Sequence[tuple[str, State]]) -> None:
+    """What core's KV can do counts as provided; a plugin that takes its place must provide what is required."""
+    provided = {name for loaded in host.plugins for name in loaded.info.provides}
+    for owner in (plugin for plugin, state in states if isinstance(state, KV)):
+        for loaded in host.plugins:
+            missing = {KV_REWIND, KV_POOLS} & set(loaded.info.requires) - provided
+            if missing:
+                raise PluginError(
+                    f"{loaded.name} requires {min(missing)}, which the KV of {owner} does not provide",
+                    hint="enable another KV, or none: core's own provides it",
+                )
 
 
 def _policy(config: Config, host: PluginHost) -> Policy:

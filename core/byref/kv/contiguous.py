@@ -1,4 +1,4 @@
-"""The default KV: one extent per request, sized prompt + max_tokens. Plain on purpose: other KVs are tested against it."""
+"""The default KV: one extent per request, sized prompt + max_tokens. Plain: other KVs are tested against it."""
 
 from __future__ import annotations
 

@@ -43,7 +43,9 @@ class Space:
     def __init__(self, geometry: Geometry, sizing: Sizing) -> None:
         self.geometry = geometry
         requests = sizing.max_requests
-        tokens = requests * geometry.versions if geometry.per_request else -(-sizing.kv_tokens // geometry.stride) + requests
+        tokens = (
+            requests * geometry.versions if geometry.per_request else -(-sizing.kv_tokens // geometry.stride) + requests
+        )
         self.extents = Extents(tokens + requests * geometry.stage)
         self.held: dict[int, tuple[int, int]] = {}
         """By request row: base of its extent, and entries in it (the stage follows them)."""

@@ -72,7 +72,9 @@ class _Unbound:
         self._spec = spec
 
     def __call__(self, *args: object, **kwargs: object) -> NoReturn:
-        raise PluginError(f"{self._spec.identity} is called before it is bound", hint="call layers inside a forward only")
+        raise PluginError(
+            f"{self._spec.identity} is called before it is bound", hint="call layers inside a forward only"
+        )
 
 
 class Binder:
@@ -168,7 +170,10 @@ class Binder:
         if not takers:
             return
         calls = [self._hooks.decorate(wish.spec, call) for _, call in takers]
-        self.bound += [Bound(wish.spec, by, call, getattr(call, "capturable", True)) for (by, _), call in zip(takers, calls, strict=True)]
+        self.bound += [
+            Bound(wish.spec, by, call, getattr(call, "capturable", True))
+            for (by, _), call in zip(takers, calls, strict=True)
+        ]
         wish.install(calls[0] if len(calls) == 1 else _all(tuple(calls)))
 
 

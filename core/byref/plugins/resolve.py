@@ -80,7 +80,7 @@ def _ordered(manager: pluggy.PluginManager, name: str, by_name: Mapping[str, Loa
     impls = {impl.plugin_name: impl for impl in reversed(caller.get_hookimpls())}  # tryfirst and trylast applied
     plugins = [by_name[plugin_name] for plugin_name in impls]
     if name not in CHAINS:
-        needed = by_requirements([*plugins, *()])
+        needed = by_requirements([*plugins, *(p for p in by_name.values() if p not in plugins)])
         plugins = [plugin for plugin in needed if plugin.name in impls]
     if name in BACKWARDS:
         plugins.reverse()
