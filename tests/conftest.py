@@ -1,4 +1,4 @@
-"""What every test may use: the tiny checkpoint, and property tests that try the same cases on every machine."""
+"""What every test may use: the tiny checkpoints, and property tests that try the same cases on every machine."""
 
 from __future__ import annotations
 
@@ -17,3 +17,11 @@ def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from checkpoints import save_llama
 
     return save_llama(tmp_path_factory.mktemp("tiny-llama"))
+
+
+@pytest.fixture(scope="session")
+def short_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One of two layers, where many steps are run."""
+    from checkpoints import save_llama
+
+    return save_llama(tmp_path_factory.mktemp("short-llama"), seed=2, num_hidden_layers=2)

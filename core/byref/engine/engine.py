@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -32,6 +33,7 @@ class Engine:
         self.failure: EngineStopped | None = None
         """Why it stopped, once it has."""
         self._closed = False
+        self._boxes: dict[str, deque[Chunk]] = {}
         self._live: dict[str, Live] = {}
         self._ended: list[Chunk] = []
         self._arrivals = itertools.count(1)
@@ -139,6 +141,8 @@ class Engine:
         chunks = self._ended + chunks
         self._ended = []
         for chunk in chunks:
+            if chunk.request_id in self._boxes:
+                self._boxes[chunk.request_id].append(chunk)
             if chunk.completion is not None:
                 self._live.pop(chunk.request_id, None)
         return chunks
@@ -151,9 +155,12 @@ class Engine:
         if live.request in self._planner.running:
             chunk = self._runner.finish(live.request, Reason.ABORTED)
         else:
-            self._planner.waiting.remove(live.request)
+            self._planner.waiting = [request for request in self._planner.waiting if request is not live.request]
+            self._ended = [ended for ended in self._ended if ended.request_id != id]
             chunk = Chunk(id, "", (), live.complete(Reason.ABORTED))
         del self._live[id]
+        if id in self._boxes:
+            self._boxes[id].append(chunk)
         return chunk.completion
 
     def stream(self, prompt: Prompt, params: SamplingParams | None = None, **request: Any) -> Iterator[Chunk]:
@@ -164,22 +171,44 @@ class Engine:
         """
         id = self.add(prompt, params, **request)
         try:
-            while id in self._live:
-                for chunk in self.step():
-                    if chunk.request_id == id:
-                        if chunk.completion is not None and chunk.completion.error is not None:
-                            raise chunk.completion.error
-                        yield chunk
+            for chunk in self.follow(id):
+                if chunk.completion is not None and chunk.completion.error is not None:
+                    raise chunk.completion.error
+                yield chunk
         finally:
             self.abort(id)
 
     def generate(self, prompts: Sequence[Prompt], params: SamplingParams | None = None) -> list[Completion]:
         """Complete all prompts at once, in their order. A request that failed carries its error."""
-        ids = [self.add(prompt, params) for prompt in prompts]
-        done: dict[str, Completion] = {}
-        while len(done) < len(ids):
-            done |= {c.request_id: c.completion for c in self.step() if c.completion and c.request_id in ids}
-        return [done[id] for id in ids]
+        ids: list[str] = []
+        try:
+            for prompt in prompts:
+                ids.append(self.add(prompt, params))  # noqa: PERF401  what was added is aborted if the next is refused
+            follows = [self.follow(id) for id in ids]
+            return [chunk.completion for follow in follows for chunk in follow if chunk.completion is not None]
+        finally:
+            for id in ids:
+                self.abort(id)
+
+    def follow(self, id: str) -> Iterator[Chunk]:
+        """Chunks of a queued request as they come, running steps when there is none. Several may be followed at
+        once: what a step brings for the others waits for them."""
+        if id not in self._live:
+            raise RequestError(f"no request {id!r} is waiting or running")
+        box = self._boxes.setdefault(id, deque())
+        return self._chunks_of(id, box)
+
+    def _chunks_of(self, id: str, box: deque[Chunk]) -> Iterator[Chunk]:
+        try:
+            while True:
+                while not box:
+                    self.step()
+                chunk = box.popleft()
+                yield chunk
+                if chunk.completion is not None:
+                    return
+        finally:
+            self._boxes.pop(id, None)
 
     def usage(self) -> Mapping[str, int]:
         """Figures of memory and queues; all but capacities are 0 when idle."""

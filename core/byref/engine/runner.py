@@ -11,7 +11,7 @@ from typing import Protocol
 from torch import Tensor
 
 from byref.contract.context import ForwardContext
-from byref.contract.errors import RequestError
+from byref.contract.errors import PluginError, RequestError
 from byref.contract.requests import Reason, Request
 from byref.contract.roles import KV, TARGET, Speculator
 from byref.contract.step import LogitRows, Outcome, RowInfo, Step, StepReport, Verdict, Window
@@ -57,6 +57,7 @@ class Runner:
         began, self.forwards.seconds = time.perf_counter(), 0.0
         plan = self.planner.plan()
         if not plan.windows:
+            self._check_stuck()
             return []
         step = Step(plan, {w.request: self.live[w.request].request for w in plan.windows})
         self.hooks.prepare_step(step)
@@ -67,6 +68,16 @@ class Runner:
         self._commit(step)
         self.speculator.propose(step, partial(self._draft, step))
         return self._emit(step, chunks, began)
+
+    def _check_stuck(self) -> None:
+        """Waiting for memory that nobody holds would be waiting for ever."""
+        if self.planner.waiting and not self.planner.running:
+            waiting = self.planner.waiting[0]
+            raise PluginError(
+                f"nothing runs, and the KV has no room for request {waiting.id}, which it did not refuse",
+                where=f"{type(self.kv).__name__}.reserve",
+                hint="refuse in KV.refusal what can never fit",
+            )
 
     def _process(self, step: Step, logits: Tensor) -> tuple[LogitRows, list[int]]:
         infos = tuple(info for w in step.plan.windows for info in row_infos(w, step.requests[w.request]))
