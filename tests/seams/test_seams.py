@@ -11,7 +11,7 @@ from seams import LAYER, Options, Script, Seams, expected
 from byref.contract import API_VERSION, ByrefError, Plugin, PluginInfo, SamplingParams, hookimpl
 from byref.contract.specs import TapSpec
 from byref.engine import processing
-from byref.kv.pools import ContiguousPool
+from byref.kv.pools import SlotPool
 
 PROMPTS = [[5, 9, 77, 3, 2, 8], [100, 2, 3, 40, 5, 6, 70, 8, 9, 10, 11, 12, 13, 14], [7, 7, 7]]
 TOKENS = 16
@@ -146,7 +146,7 @@ def test_mutation_grammar_blind_to_drafts_turns_red(tiny_llama, plain):
 
 
 def test_mutation_commit_without_compaction_turns_red(tiny_llama, plain, monkeypatch):
-    monkeypatch.setattr(ContiguousPool, "keep", lambda *args: None)
+    monkeypatch.setattr(SlotPool, "keep", lambda *args: None)
     with pytest.raises(AssertionError):
         run(tiny_llama, plain, 4, tree=True)
 
@@ -168,9 +168,9 @@ def test_mutation_noise_that_is_not_of_the_position_turns_red(tiny_llama, plain,
 
 def test_mutation_pool_that_ignores_the_stride_of_rejected_rows_turns_red(tiny_llama, plain, monkeypatch):
     """Siblings of a tree write the same entry: what the stage kept apart has to be put in its place."""
-    real = ContiguousPool._moves
+    real = SlotPool._moves
     monkeypatch.setattr(
-        ContiguousPool, "_moves", lambda pool, *args: [] if pool.spec.stride > 1 else real(pool, *args)
+        SlotPool, "_moves", lambda pool, *args: [] if pool.spec.stride > 1 else real(pool, *args)
     )
     with pytest.raises(AssertionError):
         run(tiny_llama, plain, 4, tree=True)

@@ -26,7 +26,7 @@ def fill_free(engine: Engine, value: float) -> None:
 
 def slots_in_use(pool, row: int, computed: int) -> list[int]:
     """Slots of what a request has after `computed` entries."""
-    geometry, (base, _) = pool.space, pool._space.held[row]
+    geometry, (base, _) = pool._space.geometry, pool._space.held[row]
     if geometry.per_request:
         return [base + t % geometry.versions for t in range(max(computed - geometry.versions, 0), computed)]
     return [base + e for e in range(computed // geometry.stride)]

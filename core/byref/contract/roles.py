@@ -129,7 +129,8 @@ class KV(ABC):
 
     @abstractmethod
     def fork(self, parent: Request, child: Request) -> None:
-        """Give `child` the parent's computed entries; later writes of one are not seen by the other."""
+        """Give `child`, which has its row, the parent's computed entries; later writes of one are not seen by the
+        other. Raises a RequestError where there is no room."""
 
     @abstractmethod
     def release(self, request: Request) -> None:

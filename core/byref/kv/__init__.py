@@ -1,5 +1,7 @@
-"""The contiguous default of the KV role: plain, because it is the oracle."""
+"""The contiguous default of the KV role, and what other KVs on slots are built from."""
 
+from byref.kv.base import SlotKV
 from byref.kv.contiguous import ContiguousKV
+from byref.kv.pools import Geometry, SlotPool, Space
 
-__all__ = ["ContiguousKV"]
+__all__ = ["ContiguousKV", "Geometry", "SlotKV", "SlotPool", "Space"]

@@ -1,7 +1,11 @@
-"""Pools on contiguous extents. Knows where a request's entries lie; must not know what they mean."""
+"""Pools of slots, for any KV that can say where an entry lies. Knows rows, entries and versions, not who holds memory.
+
+A KV brings a `Space`; the pool on it does what the contract asks of every pool.
+"""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 
@@ -11,15 +15,13 @@ from torch import Tensor
 from byref.contract.context import ForwardContext
 from byref.contract.roles import BATCH, SCRATCH, Sizing
 from byref.contract.specs import PoolSpec
-from byref.kv.extents import Extents
 
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """How a pool's extents are laid out: the entries of a per-token pool or the versions of a per-request one,
-    then a stage of one slot per row of a verify window, which strided pools need for trees."""
+    """How a pool's memory of one request is laid out: the entries of a per-token pool or the versions of a per-request
+    one, and beside them a stage of one slot per row of a verify window, which strided pools need for trees."""
 
-    role: str
     per_request: bool
     stride: int
     versions: int
@@ -30,50 +32,39 @@ class Geometry:
     def of(cls, spec: PoolSpec, sizing: Sizing) -> Geometry:
         """The geometry of `spec`'s pool."""
         stage = sizing.max_drafts + 1 if spec.stride > 1 else 0
-        return cls(spec.role, spec.per == "request", spec.stride, spec.versions, spec.window, stage)
+        return cls(spec.per == "request", spec.stride, spec.versions, spec.window, stage)
 
     def entries(self, tokens: int) -> int:
         """Slots, without the stage, of a request of so many tokens."""
         return self.versions if self.per_request else -(-tokens // self.stride)
 
 
-class Space:
-    """The extents that all pools of one geometry share, and their device table by request row."""
+class Space(ABC):
+    """Where entries lie: the same for every pool of one geometry, of whatever role. Slot 0 is the sink."""
 
-    def __init__(self, geometry: Geometry, sizing: Sizing) -> None:
-        self.geometry = geometry
-        requests = sizing.max_requests
-        tokens = (
-            requests * geometry.versions if geometry.per_request else -(-sizing.kv_tokens // geometry.stride) + requests
-        )
-        self.extents = Extents(tokens + requests * geometry.stage)
-        self.held: dict[int, tuple[int, int]] = {}
-        """By request row: base of its extent, and entries in it (the stage follows them)."""
-        self._bases = torch.zeros(requests + 1, dtype=torch.int64, device=sizing.device)
-        self._stages = torch.zeros_like(self._bases)
+    geometry: Geometry
+    slots: int
+    """Slots there are, the sink included."""
 
-    def take(self, row: int, tokens: int) -> bool:
-        """An extent for request row `row`; False where none is free."""
-        entries = self.geometry.entries(tokens)
-        base = self.extents.take(entries + self.geometry.stage)
-        if base is None:
-            return False
-        self.held[row] = base, entries
-        self._bases[row], self._stages[row] = base, base + entries
-        return True
+    @abstractmethod
+    def place(self, rows: Tensor, entry: Tensor) -> Tensor:
+        """Device: slots of entries (int64) of request rows; meaningless where the request has no such entry."""
 
-    def give(self, row: int) -> None:
-        """Take the row's extent back."""
-        self.extents.give(self.held.pop(row)[0])
-        self._bases[row] = self._stages[row] = 0
+    @abstractmethod
+    def stage(self, rows: Tensor, row: Tensor) -> Tensor:
+        """Device: slots of rows of a verify window, kept apart until commit."""
 
-    def bases(self) -> Tensor:
-        """[request rows] int64: first slot of each extent, lent."""
-        return self._bases
+    @abstractmethod
+    def copies(self, source: int, target: int) -> list[tuple[int, int]]:
+        """Host: slot pairs (from, to) that give request row `target` what request row `source` has of its own."""
 
-    def stages(self) -> Tensor:
-        """[request rows] int64: first slot of each stage, lent."""
-        return self._stages
+    @abstractmethod
+    def at(self, row: int, entry: int) -> int:
+        """Host: the slot of one entry of one request row."""
+
+    @abstractmethod
+    def stage_at(self, row: int, window_row: int) -> int:
+        """Host: the slot of one row of a verify window."""
 
 
 class Bounds:
@@ -95,12 +86,12 @@ class Bounds:
         return self._before, self._after
 
 
-class ContiguousPool:
-    """One tensor of slots; each request has one extent. Slot 0 is the sink.
+class SlotPool:
+    """One tensor of slots on a space.
 
-    Per-token: entry e lies at base + e. Per-request: the state after cache index t lies at
-    base + t % versions, so the newest `versions` states are there and a chain needs no copy. Nothing is
-    overwritten by age, but `slots` hides what the contract does not promise, so nobody comes to rely on it.
+    Per-token: entry e of a request lies where the space says. Per-request: the state after cache index t is
+    entry t % versions, so the newest `versions` states are there and a chain needs no copy. `slots` hides what
+    the contract does not promise, so nobody comes to rely on it.
     """
 
     def __init__(self, spec: PoolSpec, space: Space, bounds: Bounds, sizing: Sizing) -> None:
@@ -108,7 +99,7 @@ class ContiguousPool:
         self._spec, self._space, self._bounds = spec, space, bounds
         # Not zeroed: untouched pages then cost no memory, and nothing may depend on what a free slot holds.
         self._data = torch.empty(
-            space.extents.capacity + 1,
+            space.slots,
             codec.width(spec.width) if codec else spec.width,
             dtype=codec.dtype if codec else spec.dtype,
             device=sizing.device,
@@ -121,7 +112,12 @@ class ContiguousPool:
 
     @property
     def space(self) -> Hashable:
-        return self._space.geometry
+        return self._spec.role, self._space.geometry
+
+    @property
+    def placement(self) -> Space:
+        """Where its entries lie."""
+        return self._space
 
     @property
     def data(self) -> Tensor:
@@ -140,58 +136,55 @@ class ContiguousPool:
         g = self._space.geometry
         before, after = (table[rows] for table in self._bounds.lend())
         if g.per_request:
-            first, end, offset = before - g.versions, after, index % g.versions
+            first, end, entry = before - g.versions, after, index % g.versions
         else:
             first = before // g.stride - g.window if g.window is not None else torch.zeros_like(before)
-            end, offset = after // g.stride, index
+            end, entry = after // g.stride, index
         kept = (index >= first.clamp(min=0)) & (index < end)
-        return torch.where(kept, self._space.bases()[rows] + offset, 0)
+        return torch.where(kept, self._space.place(rows, torch.where(kept, entry, 0)), 0)
 
     def read(self, slots: Tensor) -> Tensor:
         flat = self._data.index_select(0, slots.reshape(-1))
         values = self._spec.codec.decode(flat) if self._spec.codec else flat
         return values.view(*slots.shape, self._spec.width)
 
+    def keep(self, row: int, start: int, path: Sequence[int]) -> None:
+        """Rows `path` of the window at `start` become cache indices start, start + 1, ..., here."""
+        self.move([pair for pair in self._moves(row, start, path) if pair[0] != pair[1]])
+
+    def move(self, pairs: Sequence[tuple[int, int]]) -> None:
+        """Copy slots, all at once: (from, to)."""
+        if pairs:
+            source, target = torch.tensor(pairs, device=self._data.device).unbind(1)
+            self._data[target] = self._data[source]
+
     def _write_slots(self, ctx: ForwardContext) -> Tensor:
         """Padding rows, rows that close no entry and states that are not kept go to the sink."""
         batch, g = ctx.state(BATCH), self._space.geometry
         rows, index = batch.rows(ctx), batch.index(ctx)
-        live, base = rows > 0, self._space.bases()[rows]
         if g.per_request:
             newest = index >= batch.lengths(ctx)[batch.request_of_row(ctx)] - g.versions
-            return torch.where(live & newest, base + index % g.versions, 0)
+            return torch.where((rows > 0) & newest, self._space.place(rows, index % g.versions), 0)
         if g.stride == 1:
-            return torch.where(live, base + index, 0)
+            return torch.where(rows > 0, self._space.place(rows, index), 0)
         position = batch.positions(ctx)
-        closes = (position + 1) % g.stride == 0
-        return torch.where(live & closes, base + position // g.stride, 0)
+        closes = (rows > 0) & ((position + 1) % g.stride == 0)
+        return torch.where(closes, self._space.place(rows, position // g.stride), 0)
 
     def _stage_slots(self, ctx: ForwardContext) -> Tensor:
         """Siblings of a tree may close the same entry, so a verify window's rows are kept apart until commit."""
         batch, g = ctx.state(BATCH), self._space.geometry
         rows = batch.rows(ctx)
         row = batch.index(ctx) - batch.offsets(ctx)[batch.request_of_row(ctx)]
-        return torch.where((rows > 0) & (row < g.stage), self._space.stages()[rows] + row, 0)
-
-    def keep(self, row: int, start: int, path: Sequence[int]) -> None:
-        """Rows `path` of the window at `start` become cache indices start, start + 1, ..., here."""
-        pairs = [(s, t) for s, t in self._moves(row, start, path) if s != t]
-        if pairs:
-            source, target = torch.tensor(pairs, device=self._data.device).unbind(1)
-            self._data[target] = self._data[source]
+        staged = (rows > 0) & (row < g.stage)
+        return torch.where(staged, self._space.stage(rows, torch.where(staged, row, 0)), 0)
 
     def _moves(self, row: int, start: int, path: Sequence[int]) -> list[tuple[int, int]]:
-        g, (base, entries) = self._space.geometry, self._space.held[row]
+        g, at = self._space.geometry, self._space.at
         if g.per_request:
             newest = list(enumerate(path))[-g.versions :]
-            return [(base + (start + p) % g.versions, base + (start + i) % g.versions) for i, p in newest]
+            return [(at(row, (start + p) % g.versions), at(row, (start + i) % g.versions)) for i, p in newest]
         if g.stride == 1:
-            return [(base + start + p, base + start + i) for i, p in enumerate(path)]
+            return [(at(row, start + p), at(row, start + i)) for i, p in enumerate(path) if i != p]
         closing = [(i, p) for i, p in enumerate(path) if (start + i + 1) % g.stride == 0 and p < g.stage]
-        return [(base + entries + p, base + (start + i) // g.stride) for i, p in closing]
-
-    def copy(self, source: int, target: int) -> None:
-        """Give request row `target` the entries of request row `source`."""
-        (start, size), (base, room) = self._space.held[source], self._space.held[target]
-        n = min(size, room)
-        self._data[base : base + n] = self._data[start : start + n]
+        return [(self._space.stage_at(row, p), at(row, (start + i) // g.stride)) for i, p in closing]
