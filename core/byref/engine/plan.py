@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from byref.contract.errors import RequestError
 from byref.contract.requests import Reason, Request
@@ -38,6 +38,8 @@ class Planner:
     running: list[Request] = field(default_factory=list)
     _free_rows: list[int] = field(default_factory=list)
     _number: int = 0
+    _restarted: dict[str, int] = field(default_factory=dict)
+    """Tokens that each request preempted for memory had by then: it makes one more before it is preempted again."""
 
     def __post_init__(self) -> None:
         self._free_rows = list(range(self.sizing.max_requests, 0, -1))
@@ -66,36 +68,40 @@ class Planner:
             self.events.released(request, reason)
         finally:
             self.kv.release(request)
-            self._free_rows.append(request.row)
-            request.row = 0
-            request.lengths.clear()
+            self._give_row(request)
+            if reason is not Reason.PREEMPTED:
+                self._restarted.pop(request.id, None)
 
     def _admit(self, request: Request) -> bool:
-        """Give the first waiting request a row and its memory; False where it has to wait."""
+        """Give the first waiting request a row and room for all its tokens; False where it has to wait.
+
+        Plugins are told before the KV is asked: what they add to the cache key decides what it may find.
+        """
         refusal = self.kv.refusal(request)
         if refusal:
             self.waiting.remove(request)
             self.events.failed(request, RequestError(f"request {request.id} can never run: {refusal}"))
             return True
-        request.row = self._free_rows.pop()
-        request.cached_tokens = self.kv.match(request)
-        request.lengths = {TARGET: request.cached_tokens}
-        if self.kv.reserve(request, 1) is None:
-            self.kv.release(request)
-            self._free_rows.append(request.row)
-            request.row = 0
-            return False
         self.waiting.remove(request)
-        self.running.append(request)
+        request.row = self._free_rows.pop()
         try:
             self.events.added(request)
         except RequestError as error:
-            self.running.remove(request)
-            self.kv.release(request)
-            self._free_rows.append(request.row)
-            request.row = 0
+            self._give_row(request)
             self.events.failed(request, error)
-        return True
+            return True
+        self.running.append(request)
+        request.cached_tokens = self.kv.match(request)
+        request.lengths = {role.name: request.cached_tokens for role in self.sizing.roles}
+        if self.kv.reserve(request, len(request.tokens) - request.computed) is not None:
+            return True
+        self._preempt(request)
+        return False
+
+    def _give_row(self, request: Request) -> None:
+        self._free_rows.append(request.row)
+        request.row = 0
+        request.lengths.clear()
 
     def _grant(self, request: Request, budget: int, windows: list[Window], grants: list[Grant]) -> int:
         """Add the request's window if rows and memory allow; returns the rows left."""
@@ -103,16 +109,24 @@ class Planner:
             return budget
         window = self._window(request, budget)
         grant = self.kv.reserve(request, len(window.tokens))
+        if grant is None and window.drafts:
+            window = undrafted(window)
+            grant = self.kv.reserve(request, len(window.tokens))
         while grant is None:
-            granted = {w.request for w in windows}
-            victim = self.policy.victim([r for r in self.running if r is not request and r.id not in granted])
-            if victim is None:
+            victim = self._victim({w.request for w in windows})
+            if victim is None or victim is request:
                 return budget
+            self._restarted[victim.id] = victim.generated
             self._preempt(victim)
             grant = self.kv.reserve(request, len(window.tokens))
         windows.append(window)
         grants.append(grant)
         return budget - len(window.tokens)
+
+    def _victim(self, granted: set[str]) -> Request | None:
+        """Whom the policy gives up, of those that got nothing in this step and have progressed since they last were."""
+        progressed = [r for r in self.running if r.generated > self._restarted.get(r.id, -1)]
+        return self.policy.victim([r for r in progressed if r.id not in granted])
 
     def _preempt(self, victim: Request) -> None:
         """Release it and queue it afresh."""
@@ -147,3 +161,9 @@ class Planner:
             wanted=Wanted.ALL if wants_all else last if known == rest else Wanted.NONE,
             prompt=prompt,
         )
+
+
+def undrafted(window: Window) -> Window:
+    """The window without its drafts."""
+    wanted = Wanted.LAST if window.wanted is Wanted.DRAFTS else window.wanted
+    return replace(window, tokens=window.tokens[: window.known], drafts=0, parents=(), wanted=wanted)

@@ -1,0 +1,116 @@
+"""Page tables, and where an entry lies by them. Knows pages and request rows; must not know tokens or who shares."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from byref.contract.roles import Sizing
+from byref.kv import Geometry, Space
+from byref_paged_kv.pages import Pages
+from byref_paged_kv.prefix import Index
+
+
+class PagedSpace(Space):
+    """Pages of `per_page` entries, found by a table [request rows, pages of a request]: page 0 is the null page.
+
+    Entry e of a request row lies at table[row, e // per_page] * per_page + e % per_page. Behind the pages come the
+    stages, a fixed one per request row.
+    """
+
+    def __init__(self, geometry: Geometry, sizing: Sizing, page_tokens: int, count: int) -> None:
+        self.geometry = geometry
+        self.per_page = max(page_tokens // geometry.stride, 1)
+        self.page_tokens = self.per_page * geometry.stride
+        self.index = Index()
+        self.pages = Pages(count, self.index.forget)
+        self.slots = (count + 1) * self.per_page + (sizing.max_requests + 1) * geometry.stage
+        self.held: dict[int, list[int]] = {}
+        """Pages of each request row in order; 0 where one was given back because it fell behind the window."""
+        width = -(-(sizing.max_context + sizing.max_drafts) // self.page_tokens)
+        self._host = torch.zeros(sizing.max_requests + 1, width, dtype=torch.int64)
+        on_cpu = sizing.device.type == "cpu"
+        self._table = self._host if on_cpu else self._host.to(sizing.device)
+        self._stage_base = (count + 1) * self.per_page
+
+    def missing(self, row: int, tokens: int) -> int:
+        """Pages that the row lacks for so many tokens."""
+        return max(-(-tokens // self.page_tokens) - len(self.held.get(row, ())), 0)
+
+    def extend(self, row: int, pages: list[int]) -> None:
+        """Add pages at the end of the row's own; the row holds them already."""
+        own = self.held.setdefault(row, [])
+        at = len(own)
+        own += pages
+        self._host[row, at : len(own)] = torch.tensor(pages, dtype=torch.int64)
+
+    def replace(self, row: int, at: int, page: int) -> None:
+        """Another page in the place of one."""
+        self.held[row][at] = page
+        self._host[row, at] = page
+
+    def slide(self, row: int, tokens: int) -> None:
+        """Give back pages that no later row can see, with `tokens` computed."""
+        if self.geometry.window is None or row not in self.held:
+            return
+        behind = (tokens // self.geometry.stride - self.geometry.window) // self.per_page
+        gone = [(at, page) for at, page in enumerate(self.held[row][: max(behind, 0)]) if page]
+        for at, _ in gone:
+            self.replace(row, at, 0)
+        self.pages.drop([page for _, page in gone], self.index.holds)
+
+    def give(self, row: int) -> None:
+        """Drop every page of the row."""
+        self.pages.drop([page for page in self.held.pop(row, []) if page], self.index.holds)
+        self._host[row] = 0
+
+    def publish_table(self) -> None:
+        """Copy the table to the device, before the step that reads it."""
+        if self._table is not self._host:
+            self._table.copy_(self._host)
+
+    def table(self) -> Tensor:
+        """[request rows, pages] int64, lent."""
+        return self._table
+
+    def place(self, rows: Tensor, entry: Tensor) -> Tensor:
+        at = (entry // self.per_page).clamp(max=self._table.shape[1] - 1)
+        page = self._table[rows, at]
+        return torch.where(page > 0, page * self.per_page + entry % self.per_page, 0)
+
+    def stage(self, rows: Tensor, row: Tensor) -> Tensor:
+        return self._stage_base + rows * self.geometry.stage + row
+
+    def at(self, row: int, entry: int) -> int:
+        return self.held[row][entry // self.per_page] * self.per_page + entry % self.per_page
+
+    def stage_at(self, row: int, window_row: int) -> int:
+        return self._stage_base + row * self.geometry.stage + window_row
+
+    def copies(self, source: int, target: int) -> list[tuple[int, int]]:
+        pairs = zip(self.held.get(source, ()), self.held.get(target, ()), strict=False)
+        own = [(a, b) for a, b in pairs if a != b and a and b]
+        return [(a * self.per_page + i, b * self.per_page + i) for a, b in own for i in range(self.per_page)]
+
+
+class StateSpace(Space):
+    """The versions of per-request pools: a fixed place for each request row."""
+
+    def __init__(self, geometry: Geometry, sizing: Sizing) -> None:
+        self.geometry = geometry
+        self.slots = 1 + (sizing.max_requests + 1) * geometry.versions
+
+    def place(self, rows: Tensor, entry: Tensor) -> Tensor:
+        return 1 + rows * self.geometry.versions + entry
+
+    def stage(self, rows: Tensor, row: Tensor) -> Tensor:
+        raise NotImplementedError("per-request pools have no stride")
+
+    def at(self, row: int, entry: int) -> int:
+        return 1 + row * self.geometry.versions + entry
+
+    def stage_at(self, row: int, window_row: int) -> int:
+        raise NotImplementedError("per-request pools have no stride")
+
+    def copies(self, source: int, target: int) -> list[tuple[int, int]]:
+        return [(self.at(source, i), self.at(target, i)) for i in range(self.geometry.versions)]
