@@ -113,13 +113,12 @@ def watched(engine: Engine) -> list[StepReport]:
     return plugin.reports
 
 
-def decoding(engine: Engine, prompts: Sequence[Sequence[int]], new: int) -> list[str]:
-    """Queue the prompts and step until each of them decodes."""
-    ids = [engine.add(prompt, greedy(new)) for prompt in prompts]
-    started: set[str] = set()
-    while len(started) < len(ids):
-        started |= {chunk.request_id for chunk in engine.step()}
-    return ids
+def decoding(engine: Engine, prompts: Sequence[Sequence[int]], new: int) -> None:
+    """Queue the prompts and step until each of them decodes, with at least `new` tokens to come."""
+    steps = sum(map(len, prompts)) * 2 // engine.parts.sizing.max_rows + 8  # the first ones decode in these already
+    waiting = {engine.add(prompt, greedy(new + steps)) for prompt in prompts}
+    while waiting:
+        waiting -= {chunk.request_id for chunk in engine.step()}
 
 
 def drain(engine: Engine) -> None:

@@ -97,7 +97,7 @@ def cache_bytes(engine: Engine, batch: int) -> int:
 def step_ms(engine: Engine, batch: int, repeat: int, tokens: int = 0) -> float:
     """Median decode step with `batch` streams around CONTEXT cached tokens each."""
     prompt = tokens or CONTEXT - repeat // 2
-    decoding(engine, english(engine.tokenizer, batch, prompt), repeat + 8)
+    decoding(engine, english(engine.tokenizer, batch, prompt), repeat)
     times = []
     for _ in range(repeat):
         began = time.perf_counter()

@@ -100,7 +100,7 @@ class Pair:
 
 def pairs(engine: Switched, batch: int, count: int, cost: float) -> Pair:
     """Steps in turn: hooks, hand, hand, hooks, ..."""
-    decoding(engine, english(engine.tokenizer, batch, PROMPT), 2 * count + 8)
+    decoding(engine, english(engine.tokenizer, batch, PROMPT), 2 * count)
     times: list[list[float]] = [[], []]
     for i in range(2 * count):
         which = (i + i // 2) % 2
@@ -163,7 +163,7 @@ def _impl(engine: Switched) -> Any:
 def outside(engine: Engine, batch: int, count: int) -> dict[str, float]:
     """(b): medians over decode steps; the step is timed around `Engine.step`, the forward by the engine."""
     reports = watched(engine)
-    decoding(engine, english(engine.tokenizer, batch, PROMPT), count + 8)
+    decoding(engine, english(engine.tokenizer, batch, PROMPT), count)
     steps, shares, rest = [], [], []
     for _ in range(count):
         began = time.perf_counter()
@@ -180,27 +180,30 @@ def outside(engine: Engine, batch: int, count: int) -> dict[str, float]:
 
 def inside(engine: Engine, tiny: Engine, batch: int, count: int) -> dict[str, float]:
     """(c): the same number of layers with next to no arithmetic, and what the profiler counts in the real forward."""
-    decoding(tiny, english(tiny.tokenizer, batch, 8), count + 8)
-    for _ in range(count):
-        tiny.step()
-    drain(tiny)
-    forward = statistics.median(report.forward_seconds for report in watched(tiny)[-count - 8 : -8])
-    decoding(engine, english(engine.tokenizer, batch, PROMPT), 16)
-    engine.step()
-    plain = watched(engine)[-1].forward_seconds
+    python = _forward_seconds(tiny, batch, 8, count)
+    plain = _forward_seconds(engine, batch, PROMPT, count)
+    decoding(engine, english(engine.tokenizer, batch, PROMPT), 8)
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU]) as profiler:
         engine.step()
     profiled = watched(engine)[-1].forward_seconds
     drain(engine)
-    events = profiler.key_averages()
-    operators = sum(event.self_cpu_time_total for event in events) / 1e6
+    operators = [event for event in profiler.events() if event.cpu_parent is None]
     return {
         "batch": batch,
         "forward_ms": plain * 1e3,
-        "python_and_dispatch_ms": forward * 1e3,
-        "operators": sum(event.count for event in events),
-        "profiled_python_ms": max(profiled - operators, 0.0) * 1e3,
+        "python_and_dispatch_ms": python * 1e3,
+        "operators": len(operators),
+        "profiled_python_ms": max(profiled - sum(event.cpu_time_total for event in operators) / 1e6, 0.0) * 1e3,
     }
+
+
+def _forward_seconds(engine: Engine, batch: int, prompt: int, count: int) -> float:
+    decoding(engine, english(engine.tokenizer, batch, prompt), count)
+    for _ in range(count):
+        engine.step()
+    forward = statistics.median(report.forward_seconds for report in watched(engine)[-count:])
+    drain(engine)
+    return forward
 
 
 def draw(a: Sequence[Pair], b: Sequence[dict[str, float]], c: Sequence[dict[str, float]]) -> None:

@@ -27,30 +27,39 @@ class CausalLM:
 
     input_width = 0
     optional: ClassVar[tuple[str, ...]] = ()
+    norm_offset: ClassVar[float] = 0.0
+    """See `NormSpec`, for the last norm."""
 
     def __init__(self, config: PretrainedConfig, ask: Ask) -> None:
         self.vocabulary: int = config.vocab_size
         width: int = config.hidden_size
         role = ask.role
-        self.embed = ask(
-            self, "embed", EmbedSpec(role=role, name="model.embed_tokens", rows=config.vocab_size, width=width)
-        )
+        scale = self.embedding_scale(config)
+        embed = EmbedSpec(role=role, name="model.embed_tokens", rows=config.vocab_size, width=width, scale=scale)
+        self.embed = ask(self, "embed", embed)
         self.layers: list[Block] = [self.layer(config, ask, i) for i in range(config.num_hidden_layers)]
-        self.norm = ask(self, "norm", NormSpec(role=role, name="model.norm", width=width, eps=config.rms_norm_eps))
+        norm = NormSpec(role=role, name="model.norm", width=width, eps=config.rms_norm_eps, offset=self.norm_offset)
+        self.norm = ask(self, "norm", norm)
         self.rows = ask(self, "rows", RowSpec(role=role, name="rows", width=width))
-        head = "model.embed_tokens" if config.tie_word_embeddings else "lm_head"
-        self.head = ask(
-            self,
-            "head",
-            LinearSpec(
-                role=role, name="lm_head", fused=(Part(f"{head}.weight", self.vocabulary),), inputs=width, narrow=True
-            ),
+        tied = config.tie_word_embeddings
+        head = LinearSpec(
+            role=role,
+            name="lm_head",
+            fused=(Part("model.embed_tokens.weight" if tied else "lm_head.weight", self.vocabulary),),
+            inputs=width,
+            narrow=True,
+            twin="lm_head.weight" if tied else None,
         )
+        self.head = ask(self, "head", head)
         self._offer_taps(ask, width)
 
     def layer(self, config: PretrainedConfig, ask: Ask, i: int) -> Block:
         """Layer `i`."""
         raise NotImplementedError
+
+    def embedding_scale(self, config: PretrainedConfig) -> float:
+        """See `EmbedSpec`."""
+        return 1.0
 
     def __call__(self, ids: Tensor, positions: Tensor, hidden: Tensor | None, ctx: ForwardContext) -> Tensor:
         x = self.embed(ids)

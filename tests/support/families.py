@@ -58,12 +58,23 @@ FAMILIES = {
     ),
     "Phi-3": Family(
         "Phi3ForCausalLM",
-        {"partial_rotary_factor": 0.5, "sliding_window": 24, "original_max_position_embeddings": 32, "rope_parameters": LONG},
+        {
+            "partial_rotary_factor": 0.5,
+            "sliding_window": 24,
+            "original_max_position_embeddings": 32,
+            "rope_parameters": LONG,
+        },
     ),
     "Mixtral": Family("MixtralForCausalLM", {"num_local_experts": 4}),
     "Qwen3-MoE": Family(
         "Qwen3MoeForCausalLM",
-        {"head_dim": 24, "num_experts": 6, "num_experts_per_tok": 3, "moe_intermediate_size": 40, "norm_topk_prob": True},
+        {
+            "head_dim": 24,
+            "num_experts": 6,
+            "num_experts_per_tok": 3,
+            "moe_intermediate_size": 40,
+            "norm_topk_prob": True,
+        },
     ),
 }
 

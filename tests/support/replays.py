@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from byref.contract import ForwardContext
+from byref.contract.roles import BATCH
 from byref.engine import Engine
 
 
@@ -26,6 +27,7 @@ class Checked:
         return self.inner.wants(ctx)
 
     def record(self, ctx: ForwardContext, body) -> None:
+        assert not ctx.state(BATCH).rows(ctx).any(), "a recording sees padding rows only"
         self.inner.record(ctx, body)
 
     def run(self, ctx: ForwardContext, body) -> Tensor:

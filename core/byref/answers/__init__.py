@@ -5,6 +5,7 @@ from typing import Any, Final
 
 from byref.answers.attention import answer_attention
 from byref.answers.coarse import answer_gated_mlp, answer_norm_linear, answer_rotary_attention
+from byref.answers.experts import answer_moe
 from byref.answers.fine import answer_embed, answer_norm, answer_rows
 from byref.answers.linear import answer_linear
 from byref.answers.rotary import answer_rotary
@@ -20,4 +21,5 @@ ANSWERS: Final[dict[type, Callable[..., Any]]] = {
     specs.RotaryAttentionSpec: answer_rotary_attention,
     specs.NormLinearSpec: answer_norm_linear,
     specs.GatedMLPSpec: answer_gated_mlp,
+    specs.MoESpec: answer_moe,
 }

@@ -9,7 +9,7 @@ from itertools import groupby
 import torch
 from torch import Tensor
 
-from byref.answers.scores import attend_entries, fold_mask
+from byref.answers.scores import FOLD_ROWS, attend_entries, attend_heads, fold_mask
 from byref.contract.context import ForwardContext, Kind
 from byref.contract.roles import BATCH, SCRATCH, Batch, Pool, Site
 from byref.contract.specs import Attend, AttentionSpec
@@ -35,6 +35,11 @@ class Group:
     def row_slice(self) -> slice:
         return slice(self.first_row, self.first_row + self.requests * self.width)
 
+    def rows(self, device: torch.device) -> Tensor:
+        """The forward's rows that are its own, [requests, width]."""
+        span = self.row_slice
+        return torch.arange(span.start, span.stop, device=device).view(self.requests, self.width)
+
 
 class PoolAttention:
     """Writes the rows' entries, then attends group by group over what `Pool.slots` finds.
@@ -47,9 +52,10 @@ class PoolAttention:
         self._spec, self._pool, self._sinks = spec, pool, sinks
         self._pads = Kind.MIXED in captured
         self.capturable: bool | frozenset[Kind] = self._pads or frozenset({Kind.DECODE, Kind.IDLE})
-        grouped = spec.heads // (1 if spec.form == "mla" else spec.kv_heads)
-        self._share = ("attend", pool.space, spec.window, grouped)
-        self._grouped = grouped
+        self._grouped = spec.heads // (1 if spec.form == "mla" else spec.kv_heads)
+        self._by_head = sinks is None and lies_by_head(spec, pool)
+        # Layers of equal views share one; a string is hashed once, the tuples in it at every look-up.
+        self._share = repr(("attend", pool.space, spec.window, self._grouped, spec.kv_heads, self._by_head))
 
     def __call__(self, q: Tensor, kv: Tensor, ctx: ForwardContext) -> Tensor:
         self._pool.write(ctx, kv)
@@ -58,20 +64,19 @@ class PoolAttention:
         if self._pads:
             return self._padded(q, ctx)
         out = q.new_empty(ctx.rows, self._spec.heads * self._spec.value_dim)
-        for group in host_groups(ctx.state(BATCH).host()):
+        batch = ctx.state(BATCH)
+        for group in ctx.state(SCRATCH).get("groups", lambda: tuple(host_groups(batch.host()))):
             out[group.row_slice] = self._attend(q[group.row_slice], group, ctx)
         return out
 
     def _attend(self, q: Tensor, group: Group, ctx: ForwardContext) -> Tensor:
-        rows = group.row_slice
-        slots, mask = ctx.state(SCRATCH).get(
-            (*self._share, group),
-            lambda: self._view(
-                ctx, group, torch.arange(rows.start, rows.stop, device=q.device).view(group.requests, -1)
-            ),
-        )
-        q = q.unflatten(0, (group.requests, group.width))
-        return attend_entries(self._spec, q, self._pool.read(slots), mask, self._sinks).flatten(0, 1).flatten(1)
+        q = q.view(group.requests, group.width, self._spec.heads, self._spec.key_dim)
+        key, scratch = (self._share, group.first_request), ctx.state(SCRATCH)
+        if self._by_head and group.requests > 1 and group.width <= FOLD_ROWS:
+            index, mask = scratch.get(key, lambda: self._heads_view(ctx, group))
+            return attend_heads(self._spec, q, self._pool.data.view(-1, self._spec.key_dim), index, mask)
+        slots, mask = scratch.get(key, lambda: self._view(ctx, group, group.rows(q.device)))
+        return attend_entries(self._spec, q, self._pool.read(slots), mask, self._sinks)
 
     def _padded(self, q: Tensor, ctx: ForwardContext) -> Tensor:
         """Every request gets as many rows as the whole forward has: wasteful, free of host values."""
@@ -80,10 +85,18 @@ class PoolAttention:
         step = torch.arange(width, device=q.device)
         take = (starts[:-1, None] + step).clamp(max=width - 1)
         group = Group(0, ctx.requests, 0, width, ctx.context_bound)
-        slots, mask = ctx.state(SCRATCH).get((*self._share, group), lambda: self._view(ctx, group, take))
+        slots, mask = ctx.state(SCRATCH).get((self._share, "padded"), lambda: self._view(ctx, group, take))
         padded = q.index_select(0, take.flatten()).unflatten(0, take.shape)
-        out = attend_entries(self._spec, padded, self._pool.read(slots), mask, self._sinks).flatten(0, 1).flatten(1)
+        out = attend_entries(self._spec, padded, self._pool.read(slots), mask, self._sinks)
         return out.index_select(0, request * width + step - starts[request])
+
+    def _heads_view(self, ctx: ForwardContext, group: Group) -> tuple[Sequence[Tensor], Tensor]:
+        """As `_view`, for `attend_heads` on the pool cut into heads."""
+        heads = self._spec.kv_heads
+        slots, mask = self._view(ctx, group, group.rows(ctx.state(BATCH).index(ctx).device))
+        of_head = torch.arange(2 * heads, device=slots.device).view(-1, 1, 1)
+        index = (slots * 2 * heads + of_head).view(2, -1)
+        return index.unbind(), mask.squeeze(1).repeat(heads, 1, 1)
 
     def _view(self, ctx: ForwardContext, group: Group, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Slots [requests, keys] and mask [requests, 1, queries, keys] of a group; `rows` [requests, width]."""
@@ -93,7 +106,8 @@ class PoolAttention:
         # An entry beyond the length may hold anything, NaN included, and NaN passes through a mask: read a real one.
         real = torch.minimum(index, lengths - 1).clamp(min=0)
         slots = self._pool.slots(batch.request_rows(ctx)[group.request_slice, None], real)
-        mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, float("-inf"))
+        # Not minus infinity: of a padding row that sees nothing NaN would come, and reach the sink with its entry.
+        mask = torch.zeros(seen.shape, dtype=dtype, device=seen.device).masked_fill_(~seen, torch.finfo(dtype).min)
         return slots, fold_mask(mask, self._grouped)
 
 
@@ -112,6 +126,13 @@ def visible(batch: Batch, ctx: ForwardContext, group: Group, rows: Tensor, windo
         of_key = torch.where(index < offsets, index, position.gather(1, inside))
         seen &= position[:, :, None] - of_key[:, None, :] < window
     return index, seen
+
+
+def lies_by_head(spec: AttentionSpec, pool: Pool) -> bool:
+    """Whether entries may be read as rows of single heads: on a CPU, where many short grouped softmaxes are slow as
+    scaled-dot-product attention (10 ms a layer for 64 requests of 256 tokens, 1 to 2 as batched products)."""
+    plain = spec.form == "mha" and spec.key_dim == spec.value_dim and spec.softcap is None
+    return plain and pool.spec.codec is None and pool.data.device.type == "cpu" and pool.data.is_contiguous()
 
 
 def host_groups(windows: Sequence[Window]) -> Iterator[Group]:

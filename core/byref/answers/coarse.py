@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Final
 
 from torch import Tensor
 from torch.nn import functional
@@ -10,6 +11,13 @@ from torch.nn import functional
 from byref.contract.context import ForwardContext
 from byref.contract.roles import Site
 from byref.contract.specs import AttendFused, GatedMLPSpec, NormLinearSpec, Project, RotaryAttentionSpec
+
+
+def _gelu_tanh(x: Tensor) -> Tensor:
+    return functional.gelu(x, approximate="tanh")
+
+
+ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {"silu": functional.silu, "gelu_tanh": _gelu_tanh}
 
 
 def answer_norm_linear(spec: NormLinearSpec, site: Site) -> Project:
@@ -27,7 +35,7 @@ def answer_gated_mlp(spec: GatedMLPSpec, site: Site) -> Project:
     gate_up, down = site.resolve(spec.gate_up), site.resolve(spec.down)
     norm = site.resolve(spec.norm) if spec.norm else None
     inner = spec.down.inputs
-    activate: Callable[[Tensor], Tensor] = functional.silu if spec.activation == "silu" else _gelu_tanh
+    activate = ACTIVATIONS[spec.activation]
 
     def mlp(x: Tensor, residual: Tensor | None = None) -> Tensor:
         both = gate_up(x if norm is None else norm(x))
@@ -37,20 +45,16 @@ def answer_gated_mlp(spec: GatedMLPSpec, site: Site) -> Project:
     return mlp
 
 
-def _gelu_tanh(x: Tensor) -> Tensor:
-    return functional.gelu(x, approximate="tanh")
-
-
 def answer_rotary_attention(spec: RotaryAttentionSpec, site: Site) -> AttendFused:
     """Splits qkv by views, rotates q and k together in place, and hands k and v on as one cache entry."""
     rotate, attend = site.resolve(spec.rotary), site.resolve(spec.attention)
     q_norm = site.resolve(spec.q_norm) if spec.q_norm else None
     k_norm = site.resolve(spec.k_norm) if spec.k_norm else None
     heads, kv_heads, dim = spec.attention.heads, spec.attention.kv_heads, spec.attention.key_dim
-    turned, entry = heads + kv_heads, heads * dim
+    turned, entry, total = heads + kv_heads, heads * dim, heads + 2 * kv_heads
 
     def attend_fused(qkv: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
-        split = qkv.unflatten(-1, (-1, dim))
+        split = qkv.view(-1, total, dim)
         if q_norm is not None:
             split[:, :heads] = q_norm(split[:, :heads])
         if k_norm is not None:

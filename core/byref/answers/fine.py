@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 from torch.nn import functional
 
@@ -11,11 +12,22 @@ from byref.contract.specs import Apply, EmbedSpec, Lookup, Narrow, NormSpec, Row
 
 
 def answer_embed(spec: EmbedSpec, site: Site) -> Lookup:
-    """Rows of the table."""
+    """Rows of the table, scaled where asked."""
     table = site.parameters.load([f"{spec.name}.weight"], (spec.rows, spec.width))
+    if spec.scale != 1.0:
+        return _scaled_embed(table, spec.scale)
 
     def embed(ids: Tensor) -> Tensor:
         return functional.embedding(ids, table)
+
+    return embed
+
+
+def _scaled_embed(table: Tensor, scale: float) -> Lookup:
+    factor = torch.tensor(scale, dtype=table.dtype, device=table.device)
+
+    def embed(ids: Tensor) -> Tensor:
+        return functional.embedding(ids, table).mul_(factor)
 
     return embed
 
@@ -25,10 +37,27 @@ def answer_norm(spec: NormSpec, site: Site) -> Apply:
     weight = site.parameters.load([f"{spec.name}.weight"], (spec.width,))
     if spec.offset:
         weight = weight + spec.offset
-    shape, eps = (spec.width,), spec.eps
+    return (_norm_cpu if weight.device.type == "cpu" else _norm)(weight, spec.eps)
+
+
+def _norm(weight: Tensor, eps: float) -> Apply:
+    shape = weight.shape
 
     def norm(x: Tensor) -> Tensor:
         return functional.rms_norm(x, shape, weight, eps)
+
+    return norm
+
+
+def _norm_cpu(weight: Tensor, eps: float) -> Apply:
+    """x w sqrt(n) / hypot(|x|, sqrt(n eps)): five operators, where a CPU's rms_norm runs ten."""
+    width, dtype = weight.numel(), weight.dtype
+    scaled, root = weight.float() * width**0.5, torch.tensor((width * eps) ** 0.5)
+
+    def norm(x: Tensor) -> Tensor:
+        x = x.float()
+        length = torch.linalg.vector_norm(x, 2, -1, True)
+        return (x * scaled).div_(torch.hypot(length, root)).to(dtype)  # type: ignore[no-any-return]
 
     return norm
 

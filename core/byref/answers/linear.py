@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from byref.contract.errors import ModelError
 from byref.contract.roles import Site
 from byref.contract.specs import LinearSpec, Project
 
@@ -76,6 +77,7 @@ def packs(device: torch.device, dtype: torch.dtype) -> bool:
 def answer_linear(spec: LinearSpec, site: Site) -> Project:
     """Load the fused weight and its bias, packed where the device gains from it."""
     weight = site.parameters.load([part.name for part in spec.fused], (spec.outputs, spec.inputs))
+    _check_twin(spec, weight, site)
     bias = None
     if spec.bias:
         names = [part.name.removesuffix("weight") + "bias" for part in spec.fused]
@@ -84,3 +86,16 @@ def answer_linear(spec: LinearSpec, site: Site) -> Project:
         return PlainLinear(weight, bias)
     blocked = weight.dtype is torch.float32 and spec.inputs > BLOCK
     return (BlockedLinear if blocked else PackedLinear)(weight, bias)
+
+
+def _check_twin(spec: LinearSpec, weight: Tensor, site: Site) -> None:
+    """Refuse a checkpoint whose second copy of the weight says something else."""
+    if spec.twin is None or not site.parameters.has(spec.twin):
+        return
+    if not torch.equal(site.parameters.load([spec.twin], weight.shape), weight):
+        names = ", ".join(part.name for part in spec.fused)
+        raise ModelError(
+            f"the tensor {spec.twin!r} differs from {names}, and the configuration ties them",
+            where=f"{spec.name} of role {spec.role}",
+            hint="set tie_word_embeddings to false in config.json, or remove the tensor",
+        )

@@ -14,7 +14,7 @@ def answer_rotary(spec: RotarySpec, site: Site) -> Rotate:
     """x * cos + swap(x) * sin, where swap exchanges the two halves of a pair and sin carries its sign."""
     cos, sin = _tables(spec, site)
     dim, half = spec.dim, spec.layout == "half"
-    key = (spec.identity, spec.inverse_frequencies, spec.amplitude, spec.layout)
+    key = repr(spec)  # a string is hashed once, not at every look-up
 
     def rotate(x: Tensor, positions: Tensor, ctx: ForwardContext) -> None:
         rows = ctx.state(SCRATCH).get(key, lambda: (cos.index_select(0, positions), sin.index_select(0, positions)))
@@ -28,7 +28,7 @@ def answer_rotary(spec: RotarySpec, site: Site) -> Rotate:
 def _tables(spec: RotarySpec, site: Site) -> tuple[Tensor, Tensor]:
     """cos and signed sin, [positions, 1, dim] in the engine's dtype; computed in fp32, as transformers does."""
     positions = torch.arange(site.sizing.max_context + site.sizing.max_drafts + 1, dtype=torch.float32)
-    angles = torch.outer(positions, torch.tensor(spec.inverse_frequencies, dtype=torch.float32))
+    angles = torch.outer(positions, torch.tensor(spec.frequencies(site.sizing.max_context), dtype=torch.float32))
     cos, sin = angles.cos() * spec.amplitude, angles.sin() * spec.amplitude
     if spec.layout == "half":
         tables = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)

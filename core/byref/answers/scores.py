@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 import torch
@@ -25,17 +26,38 @@ def fold_mask(mask: Tensor, grouped: int) -> Tensor:
 
 def attend_entries(spec: AttentionSpec, q: Tensor, entries: Tensor, mask: Tensor, sinks: Tensor | None) -> Tensor:
     """q [requests, width, heads, key_dim], entries [requests, keys, entry width], folded mask ->
-    [requests, width, heads, value_dim]."""
+    [requests * width, heads * value_dim]."""
     requests, width, heads, dim = q.shape
     k, v = split_entries(spec, entries)
     kv_heads = k.shape[1]
     if width > FOLD_ROWS:
         group = heads // kv_heads
         k, v = k.repeat_interleave(group, 1), v.repeat_interleave(group, 1)
-        return _softmax(spec, q.transpose(1, 2), k, v, mask, sinks).transpose(1, 2)
-    folded = q.view(requests, width, kv_heads, -1, dim).permute(0, 2, 3, 1, 4).reshape(requests, kv_heads, -1, dim)
-    out = _softmax(spec, folded, k, v, mask, sinks)
-    return out.view(requests, kv_heads, -1, width, spec.value_dim).permute(0, 3, 1, 2, 4).flatten(2, 3)
+        out = _softmax(spec, q.transpose(1, 2), k, v, mask, sinks).transpose(1, 2)
+    elif width == 1:
+        out = _softmax(spec, q.view(requests, kv_heads, -1, dim), k, v, mask, sinks)
+    else:
+        folded = q.view(requests, width, kv_heads, -1, dim).permute(0, 2, 3, 1, 4).reshape(requests, kv_heads, -1, dim)
+        out = _softmax(spec, folded, k, v, mask, sinks)
+        out = out.view(requests, kv_heads, -1, width, spec.value_dim).permute(0, 3, 1, 2, 4)
+    return out.reshape(requests * width, -1)
+
+
+def attend_heads(spec: AttentionSpec, q: Tensor, table: Tensor, index: Sequence[Tensor], mask: Tensor) -> Tensor:
+    """The same over a table of entries cut into heads, as two batched products.
+
+    q [requests, width, heads, dim], table [any, dim], index: the rows of the keys and those of the values, each
+    [kv_heads * requests * keys], mask [kv_heads * requests, 1 or grouped * width, keys] ->
+    [requests * width, heads * dim].
+    """
+    requests, width, _, dim = q.shape
+    folded = q.view(requests, width, spec.kv_heads, -1, dim).permute(2, 0, 3, 1, 4).reshape(len(mask), -1, dim)
+    k = table.index_select(0, index[0]).view(len(mask), -1, dim)
+    weights = torch.baddbmm(mask, folded, k.transpose(1, 2), alpha=spec.scale).softmax(-1)
+    del k  # the values take its memory, which is still in the cache
+    v = table.index_select(0, index[1]).view(len(mask), -1, dim)
+    out = torch.bmm(weights, v).view(spec.kv_heads, requests, -1, width, dim)
+    return out.permute(1, 3, 0, 2, 4).reshape(requests * width, -1)
 
 
 def split_entries(spec: AttentionSpec, entries: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,9 +65,10 @@ def split_entries(spec: AttentionSpec, entries: Tensor) -> tuple[Tensor, Tensor]
     if spec.form == "mla":
         k = entries.unsqueeze(1)
         return k, k[..., : spec.value_dim]
+    requests, length, _ = entries.shape
     keys = spec.kv_heads * spec.key_dim
-    k = entries[..., :keys].unflatten(-1, (spec.kv_heads, spec.key_dim))
-    v = entries[..., keys:].unflatten(-1, (spec.kv_heads, spec.value_dim))
+    k = entries[..., :keys].view(requests, length, spec.kv_heads, spec.key_dim)
+    v = entries[..., keys:].view(requests, length, spec.kv_heads, spec.value_dim)
     return k.transpose(1, 2), v.transpose(1, 2)
 
 

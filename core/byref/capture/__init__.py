@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from byref.capture.base import Capture, Eager
 from byref.contract.context import Kind, StateMap
 from byref.contract.roles import Sizing
-from byref.engine.batch import RowBatch
 from byref.plugins.binder import Bound
+
+if TYPE_CHECKING:
+    from byref.engine.batch import RowBatch
 
 __all__ = ["Capture", "Eager", "make_capture"]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import gc
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -17,13 +17,16 @@ from torch.multiprocessing.reductions import StorageWeakRef
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map, tree_map_only
+from torch.utils.weak import TensorWeakRef
 
 from byref.capture.base import Body, clear_memos, refuse_uncapturable
 from byref.capture.guard import PointerGuard
 from byref.contract.context import ForwardContext, Kind, StateMap
 from byref.contract.errors import CaptureError
-from byref.engine.batch import RowBatch
 from byref.plugins.binder import Bound
+
+if TYPE_CHECKING:
+    from byref.engine.batch import RowBatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +37,19 @@ class _Made:
 
 
 @dataclass(frozen=True, slots=True)
+class _Outside:
+    """Stands for a tensor that was there before."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
 class _Op:
     function: Callable[..., Any]
     args: Any
     kwargs: Any
     result: Any
-    """As the operation returns it, with `_Made` in place of tensors."""
+    """As the operation returns it, with stand-ins in place of tensors."""
 
 
 class Tape:
@@ -93,9 +103,9 @@ class Recording:
             result = body()
         self._ops = recorder.ops
         self._result = recorder.encode(result)
-        fresh = recorder.fresh
-        recorder.forget()
+        fresh, outside = recorder.fresh, recorder.forget()
         kept = StorageWeakRef(result.untyped_storage())
+        del result
         clear()
         gc.collect()
         for name, storage in fresh:
@@ -104,13 +114,21 @@ class Recording:
                     f"a tensor made inside the forward, by {name}, outlives it",
                     hint="allocate it in create_states: nothing is built lazily, and scratch lives in a Memo",
                 )
+        found = [reference() for reference in outside]
+        if any(tensor is None for tensor in found):
+            _raise_host_values()
+        self._outside = found
 
     def replay(self) -> Tensor:
         """Run the operations on the buffers as they are now."""
         made: dict[int, Tensor] = {}
+        outside = self._outside
+
+        def find(ref: _Made | _Outside) -> Tensor:
+            return made[ref.number] if isinstance(ref, _Made) else outside[ref.number]
 
         def decode(value: Any) -> Any:
-            return tree_map_only(_Made, lambda ref: made[ref.number], value)
+            return tree_map_only((_Made, _Outside), find, value)
 
         for op in self._ops:
             result = op.function(*decode(op.args), **decode(op.kwargs))
@@ -132,8 +150,9 @@ class _Recorder(TorchDispatchMode):
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops: list[_Op] = []
         self.fresh: list[tuple[str, StorageWeakRef]] = []
-        self._numbers: dict[int, int] = {}
-        self._alive: list[Tensor] = []
+        self._stand_ins: dict[int, _Made | _Outside] = {}
+        self._made: list[Tensor] = []
+        self._outside: list[Tensor] = []
         self._storages: set[int] = set()
 
     def __torch_dispatch__(
@@ -141,34 +160,46 @@ class _Recorder(TorchDispatchMode):
     ) -> Any:
         kwargs = kwargs or {}
         _refuse(func, args)
+        if _is_composite(func):  # one operation here, though it may read on the host by another
+            with self:
+                return func.decompose(*args, **kwargs)
         inputs = self.encode(args), self.encode(kwargs)
-        known = {id(t) for t in _tensors((args, kwargs))}
         self._storages |= {_storage(t) for t in _tensors((args, kwargs))}
         result = func(*args, **kwargs)
         for tensor in _tensors(result):
-            if id(tensor) not in known:
-                self._number(tensor, str(func))
+            if id(tensor) not in self._stand_ins:
+                self._note(tensor, str(func))
         self.ops.append(_Op(func, *inputs, self.encode(result)))
         return result
 
     def encode(self, value: Any) -> Any:
-        """`value` with the tensors that this recording made replaced by their numbers."""
-        return tree_map_only(Tensor, lambda t: _Made(self._numbers[id(t)]) if id(t) in self._numbers else t, value)
+        """`value` with stand-ins in place of tensors; those not made by this recording are from outside."""
+        return tree_map_only(Tensor, self._stand_in, value)
 
-    def forget(self) -> None:
-        """Let go of the tensors that kept their identities while recording."""
-        self._alive.clear()
-        self._numbers.clear()
+    def forget(self) -> list[TensorWeakRef]:
+        """Let go of the tensors that kept their identities while recording; weak references to those from outside."""
+        outside = [TensorWeakRef(tensor) for tensor in self._outside]
+        self._made.clear()
+        self._outside.clear()
+        self._stand_ins.clear()
+        return outside
 
-    def _number(self, tensor: Tensor, by: str) -> None:
-        self._numbers[id(tensor)] = len(self._alive)
-        self._alive.append(tensor)
+    def _stand_in(self, tensor: Tensor) -> _Made | _Outside:
+        if id(tensor) not in self._stand_ins:
+            self._stand_ins[id(tensor)] = _Outside(len(self._outside))
+            self._outside.append(tensor)
+        return self._stand_ins[id(tensor)]
+
+    def _note(self, tensor: Tensor, by: str) -> None:
+        self._stand_ins[id(tensor)] = _Made(len(self._made))
+        self._made.append(tensor)
         if _storage(tensor) not in self._storages:
             self._storages.add(_storage(tensor))
             self.fresh.append((by, StorageWeakRef(tensor.untyped_storage())))
 
 
-_HOST_READS = frozenset({"tolist", "numpy", "item", "__array__", "__bool__", "__int__", "__float__", "__index__"})
+_CASTS = frozenset({"__array__", "__bool__", "__int__", "__float__", "__index__", "__repr__", "__str__", "__format__"})
+_HOST_READS = _CASTS | {"tolist", "numpy", "item", "cpu"}
 
 
 class _NoHostReads(TorchFunctionMode):
@@ -184,22 +215,32 @@ class _NoHostReads(TorchFunctionMode):
 
 
 def _refuse(func: Any, args: tuple[Any, ...]) -> None:
-    tags = func.tags
-    dynamic = torch.Tag.dynamic_output_shape in tags and not _integer_index(func, args)
-    if torch.Tag.data_dependent_output in tags or dynamic:
+    tags, name = func.tags, func.name()
+    if torch.Tag.data_dependent_output in tags or ("index_put" in name and _has_mask(args[1])):
         _raise(str(func))
-    if func.name() in ("aten::lift_fresh", "aten::lift"):
-        raise CaptureError(
-            "a tensor is built from host values inside the forward: a replay would repeat the old values",
-            hint="stage it in prepare_step, and refill a persistent buffer",
-        )
+    # Indexing is dynamic by its tag, but only a mask makes it so.
+    if torch.Tag.dynamic_output_shape in tags and (name != "aten::index.Tensor" or _has_mask(args[1])):
+        _raise(str(func))
+    if name in ("aten::lift_fresh", "aten::lift"):
+        _raise_host_values()
 
 
-def _integer_index(func: Any, args: tuple[Any, ...]) -> bool:
-    """Indexing is dynamic by its tag, but only a mask makes it so."""
-    if not func.name().startswith("aten::index.Tensor"):
-        return False
-    return all(index is None or index.dtype not in (torch.bool, torch.uint8) for index in args[1])
+def _has_mask(indices: Sequence[Tensor | None]) -> bool:
+    """Whether an index is a mask: its true elements are counted on the host."""
+    return any(index is not None and index.dtype in (torch.bool, torch.uint8) for index in indices)
+
+
+def _is_composite(func: Any) -> bool:
+    """Whether an operation is but a sequence of others; in inference mode it arrives whole."""
+    has = torch._C._dispatch_has_kernel_for_dispatch_key
+    return has(func.name(), "CompositeImplicitAutograd") and not has(func.name(), "CPU")
+
+
+def _raise_host_values() -> None:
+    raise CaptureError(
+        "a tensor is built from host values inside the forward: a replay would repeat the old values",
+        hint="stage it in prepare_step, and refill a persistent buffer",
+    )
 
 
 def _raise(what: str) -> None:

@@ -1,21 +1,20 @@
-"""`byref generate`: completes one prompt, streamed. Knows the engine's front door only."""
+"""`byref generate`: completes one prompt, streamed. Knows `LLM` only."""
 
 from __future__ import annotations
 
 import sys
 import time
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from pydantic import ValidationError
 
-from byref.cli import options
-from byref.config.explain import problems, raise_problems
+from byref.cli import options, sampling
 from byref.contract.errors import RequestError
 from byref.contract.requests import SamplingParams
 
 if TYPE_CHECKING:
-    from byref.engine import Completion, Engine
+    from byref.api import LLM
+    from byref.engine import Completion
 
 
 def generate(
@@ -23,12 +22,13 @@ def generate(
         str, typer.Argument(metavar="PROMPT", help="The text to go on from; - reads it from standard input.")
     ],
     model: options.Model = None,
-    max_tokens: Annotated[int, typer.Option(help="At most so many new tokens.")] = 128,
-    temperature: Annotated[float, typer.Option(help="0 is greedy.")] = 0.0,
-    top_k: Annotated[int, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")] = 0,
-    top_p: Annotated[float, typer.Option(help="Keep the likeliest tokens up to this probability.")] = 1.0,
-    seed: Annotated[int | None, typer.Option(help="Fixes the tokens.")] = None,
-    stop: Annotated[list[str] | None, typer.Option(help="Text that ends the completion; may be repeated.")] = None,
+    max_tokens: options.MaxTokens = None,
+    temperature: options.Temperature = None,
+    top_k: options.TopK = None,
+    top_p: options.TopP = None,
+    seed: options.Seed = None,
+    stop: options.Stop = None,
+    param: options.Param = None,
     chat: Annotated[bool, typer.Option("--chat/--raw", help="Wrap the prompt in the model's chat template.")] = False,
     device: options.Device = None,
     dtype: options.Dtype = None,
@@ -39,47 +39,36 @@ def generate(
 ) -> None:
     """Complete a prompt: text to standard output, one line of timings to standard error."""
     settings = options.configure(config, plugin, no_plugins, set, path=model, device=device, dtype=dtype)
-    params = _params(
-        max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop or ()
+    params = sampling.from_options(
+        param, max_tokens=max_tokens, temperature=temperature, top_k=top_k, top_p=top_p, seed=seed, stop=stop or None
     )
     text = sys.stdin.read() if prompt == "-" else prompt
     if not text:
         raise RequestError("the prompt is empty", where="command line", hint='byref generate "Once upon a time"')
     started = time.perf_counter()
-    from byref.engine import Engine
+    from byref.api import LLM
 
-    with Engine.start(settings) as engine:
+    with LLM(config=settings) as llm:
         loaded = time.perf_counter() - started
-        completion = _stream(engine, text, params, chat)
+        completion = _stream(llm, llm.render([{"role": "user", "content": text}]) if chat else text, params)
     print(_timings(loaded, completion), file=sys.stderr)
 
 
-def _params(**values: Any) -> SamplingParams:
-    try:
-        return SamplingParams(**values)
-    except ValidationError as error:
-        found = list(problems(error, SamplingParams))
-        raise_problems(RequestError, found, lambda p: f"--{p.field.split('.')[0].replace('_', '-')}", error)
-
-
-def _stream(engine: Engine, text: str, params: SamplingParams, chat: bool) -> Completion:
-    """Print chunks as they come; the completion they make."""
-    prompt: str | list[int] = text
-    if chat:
-        rendered = engine.tokenizer.chat([{"role": "user", "content": text}])
-        prompt = engine.tokenizer.encode(rendered, special=False)
+def _stream(llm: LLM, prompt: str | list[int], params: SamplingParams) -> Completion:
+    """Print chunks as they come, of several choices each when it is whole; the completion they make."""
     completion = None
-    for chunk in engine.stream(prompt, params):
-        print(chunk.text, end="", flush=True)
+    for chunk in llm.stream(prompt, params):
+        if params.n == 1:
+            print(chunk.text, end="", flush=True)
         completion = chunk.completion
-    print(flush=True)
     if completion is None:
         raise RequestError("the engine ended the request without a completion")
+    print("\n---\n".join(choice.text for choice in completion.choices) if params.n > 1 else "", flush=True)
     return completion
 
 
 def _timings(loaded: float, done: Completion) -> str:
-    count = len(done.token_ids)
+    count = sum(len(choice.token_ids) for choice in done.choices)
     parts = [
         f"load {loaded:.2f} s",
         f"prompt {len(done.prompt_ids)} tokens",

@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from byref import __version__
-from byref.cli import config, env, generate, init, plugins, pull
+from byref.cli import batch, bench, chat, config, env, generate, init, models, plugins, pull
 from byref.contract.errors import ByrefError
 
 DEBUG = "--debug"
@@ -23,15 +23,18 @@ def build() -> typer.Typer:
     app = typer.Typer(
         name="byref",
         no_args_is_help=True,
-        add_completion=False,
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         epilog="Enabled plugins may add commands: `byref plugins list` names them.",
     )
     app.callback()(_root)
     app.command("generate")(generate.generate)
-    app.command("init")(init.init)
+    app.command("chat")(chat.chat)
+    app.command("batch")(batch.batch)
+    app.command("bench")(bench.bench)
+    app.command("models")(models.models)
     app.command("pull")(pull.pull)
+    app.command("init")(init.init)
     app.command("env")(env.env)
     app.add_typer(plugins.app, name="plugins")
     app.add_typer(config.app, name="config")

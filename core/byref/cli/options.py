@@ -20,9 +20,30 @@ Plugins = Annotated[
 ]
 NoPlugins = Annotated[bool, typer.Option("--no-plugins", help="Enable none but those of -p.")]
 Set = Annotated[list[str] | None, typer.Option("--set", help="Any value: `--set section.key=value`.")]
-Model = Annotated[str | None, typer.Option("--model", "-m", help="An alias, a GGUF file, or a folder.")]
+
+
+def complete_alias(incomplete: str) -> list[str]:
+    """Known models that begin with what has been typed."""
+    from byref.loading.catalog import CATALOG
+
+    return [alias for alias in CATALOG if alias.startswith(incomplete)]
+
+
+Model = Annotated[
+    str | None,
+    typer.Option(
+        "--model", "-m", help="An alias, a GGUF file, a folder, or a hub id (org/name).", autocompletion=complete_alias
+    ),
+]
 Device = Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")]
 Dtype = Annotated[str | None, typer.Option("--dtype", help="auto, float32, bfloat16 or float16.")]
+MaxTokens = Annotated[int | None, typer.Option(help="At most so many new tokens.")]
+Temperature = Annotated[float | None, typer.Option(help="0 is greedy.")]
+TopK = Annotated[int | None, typer.Option(help="Keep the k likeliest tokens; 0 keeps all.")]
+TopP = Annotated[float | None, typer.Option(help="Keep the likeliest tokens up to this probability.")]
+Seed = Annotated[int | None, typer.Option(help="Fixes the tokens.")]
+Stop = Annotated[list[str] | None, typer.Option(help="Text that ends the completion; may be repeated.")]
+Param = Annotated[list[str] | None, typer.Option("--param", help="Any other sampling parameter: `--param name=value`.")]
 
 
 def configure(

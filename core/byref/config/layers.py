@@ -56,10 +56,10 @@ def from_environment(environ: Mapping[str, str]) -> Layer:
     return Layer(values, without, "BYREF_DISABLE_PLUGINS")
 
 
-def from_overrides(overrides: Mapping[str, Any], plugins: tuple[str, ...] = ()) -> Layer:
+def from_overrides(overrides: Mapping[str, Any], plugins: tuple[str, ...] = (), origin: str = COMMAND_LINE) -> Layer:
     """Values of the command line or of a program, and its `-p name` and `-p no:name`."""
-    values = {dotted(".".join(key)): (value, COMMAND_LINE) for key, value in flatten(overrides)}
-    return Layer(values, plugins, COMMAND_LINE)
+    values = {dotted(".".join(key)): (value, origin) for key, value in flatten(overrides)}
+    return Layer(values, plugins, origin)
 
 
 def dotted(text: str) -> Key:

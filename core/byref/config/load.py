@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from byref.config.explain import Problem, problems, raise_problems
-from byref.config.layers import ENABLE, Layer, from_environment, from_file, from_overrides
+from byref.config.layers import COMMAND_LINE, ENABLE, Layer, from_environment, from_file, from_overrides
 from byref.config.model import DEFAULT, Config
 from byref.config.model import Path as Key
 from byref.contract.errors import ConfigError
@@ -24,6 +24,7 @@ def load_config(
     *,
     plugins: Sequence[str] = (),
     environ: Mapping[str, str] | None = None,
+    origin: str = COMMAND_LINE,
 ) -> Config:
     """The configuration: file, then BYREF_* variables, then overrides; later wins, value by value.
 
@@ -32,13 +33,14 @@ def load_config(
         overrides: dotted keys (`{"model.path": "smollm2"}`) or nested tables.
         plugins: edits to the enabled plugins, applied last: `name` adds, `no:name` removes.
         environ: the environment; None is the process's.
+        origin: what errors say of where overrides and edits came from.
 
     Raises:
         ConfigError: file or variable, field, and the nearest name of an unknown one.
     """
     merged: Values = {}
     environment = from_environment(os.environ if environ is None else environ)
-    for layer in (from_file(path), environment, from_overrides(overrides or {}, tuple(plugins))):
+    for layer in (from_file(path), environment, from_overrides(overrides or {}, tuple(plugins), origin)):
         merged.update(layer.values)
         _edit_enabled(merged, layer)
     return _validated(merged)

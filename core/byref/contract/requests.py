@@ -5,12 +5,15 @@ from __future__ import annotations
 import enum
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated
+from typing import Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0)]
+TokenKey = Annotated[int, Field(ge=0, strict=False)]
+"""A token id that names a value; as text too, since the keys of a JSON object are texts."""
+MOST_CHOICES = 1024
 
 
 class SamplingParams(BaseModel):
@@ -20,12 +23,30 @@ class SamplingParams(BaseModel):
 
     max_tokens: int = Field(default=128, ge=1)
     """At most so many new tokens."""
-    temperature: Annotated[Finite, Field(strict=False)] = Field(default=0.0, ge=0.0, le=100.0)
+    min_tokens: int = Field(default=0, ge=0)
+    """At least so many new tokens: until then no token ends the turn, and stop strings are not looked for."""
+    n: int = Field(default=1, ge=1, le=MOST_CHOICES)
+    """Choices: so many completions of the prompt, each with noise of its own; needs a temperature above 0."""
+    temperature: Finite = Field(default=0.0, ge=0.0, le=100.0)
     """0 is greedy."""
     top_k: int = Field(default=0, ge=0)
     """Keep the k likeliest tokens; 0 keeps all."""
-    top_p: Annotated[Finite, Field(strict=False)] = Field(default=1.0, gt=0.0, le=1.0)
+    top_p: Finite = Field(default=1.0, gt=0.0, le=1.0)
     """Keep the smallest set of likeliest tokens whose probability reaches top_p."""
+    min_p: Finite = Field(default=0.0, ge=0.0, le=1.0)
+    """Keep tokens at least so likely as this part of the likeliest one's probability."""
+    presence_penalty: Finite = Field(default=0.0, ge=-2.0, le=2.0)
+    """Subtracted from the logit of every token generated before."""
+    frequency_penalty: Finite = Field(default=0.0, ge=-2.0, le=2.0)
+    """Subtracted from the logit of a token once for each time it was generated before."""
+    repetition_penalty: Finite = Field(default=1.0, gt=0.0, le=100.0)
+    """Divides positive logits of tokens in the prompt or generated before, and multiplies negative ones."""
+    logit_bias: Mapping[TokenKey, Annotated[Finite, Field(ge=-100.0, le=100.0)]] = Field(default_factory=dict)
+    """Per token id: added to its logit."""
+    allowed_token_ids: tuple[TokenId, ...] | None = Field(default=None, min_length=1, strict=False)
+    """Only these tokens are chosen."""
+    banned_token_ids: tuple[TokenId, ...] = Field(default=(), strict=False)
+    """These tokens are never chosen."""
     seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
     """Fixes the tokens, whatever else is in the batch. None takes one from the system's entropy."""
     stop: tuple[Annotated[str, Field(min_length=1)], ...] = Field(default=(), strict=False)
@@ -38,6 +59,14 @@ class SamplingParams(BaseModel):
     """Report the chosen token's log-probability, and those of so many likeliest tokens."""
     prompt_logprobs: int | None = Field(default=None, ge=0, le=100)
     """The same for every prompt token but the first."""
+
+    @model_validator(mode="after")
+    def _fits(self) -> Self:
+        if self.min_tokens > self.max_tokens:
+            raise ValueError(f"min_tokens ({self.min_tokens}) may not exceed max_tokens ({self.max_tokens})")
+        if self.n > 1 and self.temperature == 0:
+            raise ValueError(f"n ({self.n}) choices at temperature 0 would all be the same: give a temperature")
+        return self
 
 
 class Reason(enum.Enum):
@@ -61,7 +90,7 @@ class Request:
     prompt: tuple[int, ...]
     params: SamplingParams
     seed: int
-    """`params.seed`, or the one drawn for it."""
+    """`params.seed`, or the one drawn for it; of a further choice the one that follows from that."""
     options: Mapping[str, BaseModel] = field(default_factory=dict)
     """Per plugin: the request's validated options."""
     priority: int = 0

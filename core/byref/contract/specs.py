@@ -138,6 +138,8 @@ class LinearSpec(Spec[Project]):
     """Which side tensor parallelism may split."""
     narrow: bool = False
     """Whether its rows are logit rows rather than all rows of the forward."""
+    twin: str | None = None
+    """Checkpoint name of a second copy of the weight. Where it is there it must be equal."""
 
     @property
     def outputs(self) -> int:
@@ -146,10 +148,11 @@ class LinearSpec(Spec[Project]):
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedSpec(Spec[Lookup]):
-    """Rows of the table `name`.weight."""
+    """Rows of the table `name`.weight, times `scale` as the engine's dtype holds it."""
 
     rows: int
     width: int
+    scale: float = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -162,13 +165,26 @@ class NormSpec(Spec[Apply]):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LongRotarySpec:
+    """Other frequencies for every position of an engine whose context is longer than `beyond` (Ding et al. 2024)."""
+
+    beyond: int
+    inverse_frequencies: tuple[float, ...]
+
+
+@dataclass(frozen=True, kw_only=True)
 class RotarySpec(Spec[Rotate]):
-    """Rotary position embedding (Su et al. 2021). `inverse_frequencies` [dim / 2] say it all but the layout."""
+    """Rotary position embedding (Su et al. 2021). Its frequencies [dim / 2] say it all but the layout."""
 
     dim: int
     inverse_frequencies: tuple[float, ...]
     amplitude: float = 1.0
     layout: Literal["half", "interleaved"]
+    long: LongRotarySpec | None = None
+
+    def frequencies(self, context: int) -> tuple[float, ...]:
+        """The inverse frequencies in an engine whose requests have up to `context` tokens: what an answer uses."""
+        return self.long.inverse_frequencies if self.long and context > self.long.beyond else self.inverse_frequencies
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -234,6 +250,35 @@ class GatedMLPSpec(Spec[Project]):
     gate_up: LinearSpec
     down: LinearSpec
     activation: Literal["silu", "gelu_tanh"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class MoESpec(Spec[Project]):
+    """Coarse: a mixture of gated MLPs of the normed input (Shazeer et al. 2017).
+
+    The router's softmax, in fp32 over all experts, weights the `top_k` likeliest: down(act(gate) * up) each. `gate`,
+    `up` and `down` have one part per expert, in the order of the router's outputs.
+    """
+
+    norm: NormSpec | None
+    router: LinearSpec
+    top_k: int
+    renormalise: bool
+    """Whether the chosen experts' weights are made to add up to one."""
+    gate: tuple[Part, ...]
+    up: tuple[Part, ...]
+    down: tuple[Part, ...]
+    inputs: int
+    activation: Literal["silu", "gelu_tanh"]
+
+    @property
+    def experts(self) -> int:
+        return len(self.down)
+
+    @property
+    def inner(self) -> int:
+        """Width of one expert."""
+        return self.gate[0].rows
 
 
 @dataclass(frozen=True, kw_only=True)

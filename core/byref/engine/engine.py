@@ -10,17 +10,16 @@ from typing import Any, Self
 from byref.config import Config
 from byref.contract.errors import ByrefError, EngineStopped, RequestError
 from byref.contract.plugin import Plugin
-from byref.contract.requests import Reason, Request, SamplingParams
+from byref.contract.requests import Reason, Request
 from byref.contract.roles import TARGET
+from byref.engine.intake import Intake, Params, Prompt, parse_params
 from byref.engine.live import Chunk, Completion, Live
-from byref.engine.noise import stream
 from byref.engine.plan import Events, Planner
+from byref.engine.processors import processors
 from byref.engine.runner import Runner
 from byref.engine.start import Parts, assemble, default_seed
 from byref.plugins.host import PluginHost
 from byref.text import StopScanner
-
-Prompt = str | Sequence[int]
 
 
 class Engine:
@@ -36,9 +35,17 @@ class Engine:
         self._boxes: dict[str, deque[Chunk]] = {}
         self._live: dict[str, Live] = {}
         self._ended: list[Chunk] = []
-        self._arrivals = itertools.count(1)
-        self._seed = default_seed(config.engine.seed)
-        events = Events(self._added, parts.host.hooks.request_released, self._failed)
+        self._groups: dict[str, dict[int, Completion]] = {}
+        """By id of a request with several choices: those that have ended."""
+        self._intake = Intake(
+            self.tokenizer,
+            self.vocabulary,
+            parts.checkpoint.end_ids,
+            parts.sizing.max_context,
+            parts.kv,
+            default_seed(config.engine.seed),
+        )
+        events = Events(self._added, self._forked, parts.host.hooks.request_released, self._failed)
         self._planner = Planner(
             parts.kv,
             parts.speculator,
@@ -102,32 +109,41 @@ class Engine:
     def add(
         self,
         prompt: Prompt,
-        params: SamplingParams | None = None,
+        params: Params | None = None,
         *,
         id: str | None = None,
         priority: int = 0,
         options: Mapping[str, Mapping[str, Any]] | None = None,
     ) -> str:
-        """Queue a request and return its id.
+        """Queue a request and return its id. With n > 1 its chunks say which choice they add to, and the last chunk
+        of all carries the completions of all.
+
+        Args:
+            prompt: a text, or token ids.
+            params: how tokens are chosen, or a table of that by name.
+            id: taken from a counter unless given.
+            priority: less is earlier, under the policy `priority`.
+            options: of this request, by plugin.
 
         Raises:
-            RequestError: an empty prompt, one without room for a token, an id outside the vocabulary or in use,
-                or options that a plugin refuses.
+            RequestError: an empty prompt, one without room for a token, an id outside the vocabulary or in use, a
+                request that never fits the cache, wrong parameters, or options that a plugin refuses.
             EngineStopped: the engine has stopped.
         """
         if self.failure is not None:
             raise self.failure
-        params = params or SamplingParams()
-        arrival = next(self._arrivals)
-        id = id or f"request-{arrival}"
-        ids = self._prompt_ids(prompt, id)
-        seed = params.seed if params.seed is not None else stream(self._seed, arrival)
+        params = parse_params(params)
         checked = self.parts.host.request_options(options or {})
-        request = Request(id, ids, params, seed, checked, priority, arrival, tokens=list(ids))
-        ends = frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.parts.checkpoint.end_ids)
-        self._live[id] = Live(request, self.tokenizer.stream(), StopScanner(params.stop), ends)
-        self._planner.waiting.append(request)
-        return id
+        first, *others = self._intake.requests(prompt, params, id, priority, checked)
+        for request in (first, *others):
+            if request.id in self._live:
+                raise RequestError(f"the request id {request.id!r} is in use", hint="leave it out, or take another")
+        for choice, request in enumerate((first, *others)):
+            self._live[request.id] = self._follow(request, first.id, choice)
+        if others:
+            self._groups[first.id] = {}
+        self._planner.queue(first, others)
+        return first.id
 
     def step(self) -> list[Chunk]:
         """Run one step; what it added to each request. An error that is not one request's stops the engine, and
@@ -140,30 +156,23 @@ class Engine:
             chunks = self._stop(cause)
         chunks = self._ended + chunks
         self._ended = []
-        for chunk in chunks:
-            if chunk.request_id in self._boxes:
-                self._boxes[chunk.request_id].append(chunk)
-            if chunk.completion is not None:
-                self._live.pop(chunk.request_id, None)
-        return chunks
+        return [self._gathered(chunk) for chunk in chunks]
 
     def abort(self, id: str) -> Completion | None:
-        """End a request now; None if it is not there (any more)."""
-        live = self._live.get(id)
-        if live is None:
-            return None
-        if live.request in self._planner.running:
-            chunk = self._runner.finish(live.request, Reason.ABORTED)
-        else:
-            self._planner.waiting = [request for request in self._planner.waiting if request is not live.request]
-            self._ended = [ended for ended in self._ended if ended.request_id != id]
-            chunk = Chunk(id, "", (), live.complete(Reason.ABORTED))
-        del self._live[id]
-        if id in self._boxes:
-            self._boxes[id].append(chunk)
-        return chunk.completion
+        """End a request now, with all its choices; None if it is not there (any more)."""
+        ended = [chunk for chunk in self._ended if chunk.request_id == id]
+        self._ended = [chunk for chunk in self._ended if chunk.request_id != id]
+        names = {chunk.choice for chunk in ended}
+        for live in [live for live in self._live.values() if live.group == id and live.choice not in names]:
+            if live.request in self._planner.running:
+                ended.append(self._runner.finish(live.request, Reason.ABORTED))
+            else:
+                self._planner.forget(live.request)
+                ended.append(live.chunk("", (), live.complete(Reason.ABORTED)))
+        last = [self._gathered(chunk) for chunk in ended]
+        return last[-1].completion if last else None
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None, **request: Any) -> Iterator[Chunk]:
+    def stream(self, prompt: Prompt, params: Params | None = None, **request: Any) -> Iterator[Chunk]:
         """Chunks of one request as they come; the last carries the completion. Leaving early aborts it.
 
         Raises:
@@ -212,33 +221,47 @@ class Engine:
 
     def usage(self) -> Mapping[str, int]:
         """Figures of memory and queues; all but capacities are 0 when idle."""
-        queues = {"waiting": len(self._planner.waiting), "running": len(self._planner.running)}
+        queues = {"waiting": self._planner.queued, "running": len(self._planner.running)}
         return {**self.parts.kv.usage(), **queues}
 
-    def _prompt_ids(self, prompt: Prompt, id: str) -> tuple[int, ...]:
-        if id in self._live:
-            raise RequestError(f"the request id {id!r} is in use", hint="leave it out, or take another")
-        ids = tuple(self.tokenizer.encode(prompt)) if isinstance(prompt, str) else tuple(prompt)
-        if not ids:
-            raise RequestError("the prompt is empty", where=f"request {id}", hint="give at least one token")
-        bad = next((token for token in ids if not 0 <= token < self.vocabulary), None)
-        if bad is not None:
-            raise RequestError(f"token id {bad} is outside the vocabulary of {self.vocabulary}", where=f"request {id}")
-        most = self.parts.sizing.max_context
-        if len(ids) >= most:
-            raise RequestError(
-                f"the prompt has {len(ids)} tokens, and the model has room for {most}, one of them new",
-                where=f"request {id}",
-                hint=f"shorten it to {most - 1}",
-            )
-        return ids
+    def _follow(self, request: Request, group: str, choice: int) -> Live:
+        params, ends = request.params, self._intake.ends(request.params)
+        stops = StopScanner(params.stop)
+        return Live(request, self.tokenizer.stream(), stops, ends, processors(params, ends), group, choice)
+
+    def _lives(self, id: str) -> bool:
+        """Whether a choice of the request has not ended, or has ended unreported."""
+        return id in self._live or id in self._groups
+
+    def _gathered(self, chunk: Chunk) -> Chunk:
+        """A chunk on its way out: of several choices the last to end carries the completions of all."""
+        id, done = chunk.request_id, chunk.completion
+        if done is None:
+            return chunk
+        group = self._groups.get(id)
+        self._live.pop(id if done.choice == 0 else f"{id}#{done.choice}", None)
+        if group is None:
+            return chunk
+        group[done.choice] = done
+        if len(group) < done.n:
+            return replace(chunk, completion=None)
+        first, *others = (group[choice] for choice in sorted(self._groups.pop(id)))
+        return replace(chunk, completion=replace(first, others=tuple(others)))
 
     def _added(self, request: Request) -> None:
         self.parts.host.hooks.request_added(request)
         self._live[request.id].start()
 
+    def _forked(self, parent: Request, child: Request) -> None:
+        """The child starts where the parent stands, its prompt's scores included."""
+        self.parts.host.hooks.request_forked(parent, child)
+        live = self._live[child.id]
+        live.prompt_logprobs = dict(self._live[parent.id].prompt_logprobs)
+        live.start()
+
     def _failed(self, request: Request, error: RequestError) -> None:
-        self._ended.append(Chunk(request.id, "", (), self._live[request.id].complete(Reason.FAILED, error)))
+        live = self._live[request.id]
+        self._ended.append(live.chunk("", (), live.complete(live.fail(error))))
 
     def _stop(self, cause: Exception) -> list[Chunk]:
         """Every request is answered with the error; the hooks are told of those that run."""
@@ -246,11 +269,12 @@ class Engine:
         self.failure = EngineStopped(f"the engine stopped: {what}", hint="see the cause above; start a new engine")
         self.failure.__cause__ = cause
         self._planner.waiting.clear()
+        self._planner.choices.clear()
         for request in list(self._planner.running):
             try:
                 self._planner.release(request, Reason.FAILED)
             except Exception as also:
                 cause.add_note(f"and releasing {request.id}: {also}")
-        ended = {chunk.request_id for chunk in self._ended}
-        waiting = [live for id, live in self._live.items() if id not in ended]
-        return [Chunk(live.request.id, "", (), live.complete(Reason.FAILED, self.failure)) for live in waiting]
+        ended = {(chunk.request_id, chunk.choice) for chunk in self._ended}
+        waiting = [live for live in self._live.values() if (live.group, live.choice) not in ended]
+        return [live.chunk("", (), live.complete(live.fail(self.failure))) for live in waiting]

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 from byref.contract.errors import ByrefError
 from byref.contract.requests import Reason, Request
+from byref.engine.processors import Processor
 from byref.text import Detokenizer, StopScanner
 
 
@@ -45,6 +46,17 @@ class Completion:
     """Per prompt token where asked for; the first has none."""
     error: ByrefError | None = None
     """Why it failed, where `finished` is FAILED."""
+    choice: int = 0
+    """Which of several choices."""
+    n: int = 1
+    """Choices of the request."""
+    others: tuple[Completion, ...] = ()
+    """Of choice 0: the further ones, where the request asked for n > 1."""
+
+    @property
+    def choices(self) -> tuple[Completion, ...]:
+        """Every choice, this one first."""
+        return (self, *self.others)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +67,11 @@ class Chunk:
     text: str
     token_ids: tuple[int, ...]
     completion: Completion | None = None
-    """On the last chunk."""
-
-    @property
-    def finished(self) -> Reason | None:
-        """Why it ended, on the last chunk."""
-        return self.completion.finished if self.completion else None
+    """On the last chunk: the whole request, all its choices."""
+    choice: int = 0
+    """Which of several choices it adds to."""
+    finished: Reason | None = None
+    """Why this choice ended, on its last chunk."""
 
 
 @dataclass(slots=True, eq=False)
@@ -71,6 +82,11 @@ class Live:
     detokenizer: Detokenizer
     stops: StopScanner
     end_ids: frozenset[int]
+    processors: tuple[Processor, ...] = ()
+    group: str = ""
+    """The request's id as its client knows it."""
+    choice: int = 0
+    error: ByrefError | None = None
     arrived: float = field(default_factory=time.perf_counter)
     started: float = 0.0
     first: float = 0.0
@@ -102,7 +118,9 @@ class Live:
             request.tokens.append(token)
             if token in self.end_ids:
                 return n, self._close(pieces), Reason.STOP
-            text, stopped = self.stops.push(self.detokenizer.push(token))
+            text, stopped = self.detokenizer.push(token), False
+            if request.generated > request.params.min_tokens:
+                text, stopped = self.stops.push(text)
             pieces.append(text)
             if stopped:
                 return n, self._keep(pieces), Reason.STOP
@@ -121,13 +139,23 @@ class Live:
         self.text.append(text)
         return text
 
-    def complete(self, reason: Reason, error: ByrefError | None = None) -> Completion:
+    def fail(self, error: ByrefError) -> Reason:
+        """Note why it fails."""
+        self.error = error
+        return Reason.FAILED
+
+    def chunk(self, text: str, token_ids: tuple[int, ...], completion: Completion | None = None) -> Chunk:
+        """What a step added."""
+        reason = completion.finished if completion else None
+        return Chunk(self.group or self.request.id, text, token_ids, completion, self.choice, reason)
+
+    def complete(self, reason: Reason) -> Completion:
         """The result, now."""
         now, request = time.perf_counter(), self.request
         scores = self.prompt_logprobs
         asked = request.params.prompt_logprobs is not None
         return Completion(
-            request_id=request.id,
+            request_id=self.group or request.id,
             prompt_ids=request.prompt,
             token_ids=tuple(request.tokens[len(request.prompt) :]),
             text="".join(self.text),
@@ -138,5 +166,7 @@ class Live:
             ),
             logprobs=tuple(self.logprobs[: request.generated]),
             prompt_logprobs=tuple(scores.get(i) for i in range(len(request.prompt))) if asked else (),
-            error=error,
+            error=self.error if reason is Reason.FAILED else None,
+            choice=self.choice,
+            n=request.params.n,
         )

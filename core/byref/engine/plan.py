@@ -11,6 +11,7 @@ from byref.contract.roles import KV, TARGET, Policy, Sizing, Speculator
 from byref.contract.step import MAX_TREE, Grant, StepPlan, Wanted, Window
 
 Admit = Callable[[Request], None]
+Fork = Callable[[Request, Request], None]
 Drop = Callable[[Request, Reason], None]
 
 
@@ -19,6 +20,7 @@ class Events:
     """How the planner tells of requests that start, pause or cannot be served."""
 
     added: Admit
+    forked: Fork
     released: Drop
     failed: Callable[[Request, RequestError], None]
 
@@ -36,6 +38,8 @@ class Planner:
     events: Events
     waiting: list[Request] = field(default_factory=list)
     running: list[Request] = field(default_factory=list)
+    choices: dict[str, list[Request]] = field(default_factory=dict)
+    """By request id: further choices, until it has computed all of their common prompt but the last token."""
     _free_rows: list[int] = field(default_factory=list)
     _number: int = 0
     _restarted: dict[str, int] = field(default_factory=dict)
@@ -44,11 +48,31 @@ class Planner:
     def __post_init__(self) -> None:
         self._free_rows = list(range(self.sizing.max_requests, 0, -1))
 
+    @property
+    def queued(self) -> int:
+        """Requests and choices that wait."""
+        return len(self.waiting) + sum(len(others) for others in self.choices.values())
+
+    def queue(self, request: Request, others: Sequence[Request] = ()) -> None:
+        """Let a request wait, and with it further choices of its prompt."""
+        self.waiting.append(request)
+        if others:
+            self.choices[request.id] = list(others)
+
+    def forget(self, request: Request) -> None:
+        """Take a waiting request away."""
+        for queue in (self.waiting, *self.choices.values()):
+            if request in queue:
+                queue.remove(request)
+        self.waiting += self.choices.pop(request.id, ())
+
     def plan(self) -> StepPlan:
         """The next step's windows: decodes first, prompts after them."""
         windows: list[Window] = []
         grants: list[Grant] = []
         budget = self.sizing.max_rows
+        for request in [one for one in self.running if one.id in self.choices]:
+            self._fork_choices(request)
         for request in sorted(self.running, key=lambda r: len(r.tokens) - r.computed):
             budget = self._grant(request, budget, windows, grants)
         self.waiting.sort(key=self.policy.rank)
@@ -77,11 +101,6 @@ class Planner:
 
         Plugins are told before the KV is asked: what they add to the cache key decides what it may find.
         """
-        refusal = self.kv.refusal(request)
-        if refusal:
-            self.waiting.remove(request)
-            self.events.failed(request, RequestError(f"request {request.id} can never run: {refusal}"))
-            return True
         self.waiting.remove(request)
         request.row = self._free_rows.pop()
         try:
@@ -133,7 +152,7 @@ class Planner:
         try:
             self.release(victim, Reason.PREEMPTED)
         except RequestError as error:
-            self.events.failed(victim, error)
+            self._fail(victim, error)
         else:
             self.waiting.append(victim)
 
@@ -141,7 +160,8 @@ class Planner:
         start = request.computed
         rest = len(request.tokens) - start
         prompt = rest > 1 or request.generated == 0
-        known = min(rest, budget, self.chunk) if prompt else 1
+        # A prompt with further choices is computed up to its last token, then they fork.
+        known = min(rest - (request.id in self.choices), budget, self.chunk) if prompt else 1
         drafts: Sequence[int] = ()
         if known == rest and not prompt:
             room = min(request.limit, self.sizing.max_context) - len(request.tokens) - 1

@@ -9,7 +9,7 @@ from byref.contract.roles import Policy
 
 
 class Fifo(Policy):
-    """First come, first served; the youngest is preempted."""
+    """First come, first served; whoever would be served last is preempted."""
 
     def rank(self, request: Request) -> tuple[float, ...]:
         return (request.arrival,)
@@ -18,4 +18,18 @@ class Fifo(Policy):
         return max(running, key=self.rank, default=None)
 
 
-POLICIES = {"fifo": Fifo}
+class Priority(Fifo):
+    """The smallest `priority` first, and the first come of equals."""
+
+    def rank(self, request: Request) -> tuple[float, ...]:
+        return (request.priority, request.arrival)
+
+
+class Shortest(Fifo):
+    """The fewest tokens that it can ever have first, prompt and max_tokens together."""
+
+    def rank(self, request: Request) -> tuple[float, ...]:
+        return (request.limit, request.arrival)
+
+
+POLICIES = {"fifo": Fifo, "priority": Priority, "shortest": Shortest}

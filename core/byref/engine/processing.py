@@ -5,78 +5,149 @@ Knows sampling parameters; must not know windows' fates, neighbours or drafts' o
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Final
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from byref.contract.requests import SamplingParams
 from byref.contract.step import LogitRows, RowInfo
-from byref.engine.noise import gumbel
+from byref.engine.noise import gumbel, stream
+from byref.engine.processors import Processor
 
 PROMPT_ROW: Final = -1
 """What stands for the choice of a row that only scores a prompt token."""
-NUCLEUS: Final = 1024
-"""Candidates that top-p looks at before it sorts the whole vocabulary."""
+NO_TOKEN: Final = -2
+"""What stands for the choice of a row whose every token is masked, or whose logits are no numbers."""
+HEAD: Final = -8.0
+"""Top-p sorts what is so near to the likeliest token first, and the whole vocabulary only where that is not enough."""
+
+Asked = Mapping[int, tuple[Processor, ...]]
+"""By number of a row: what its request's parameters ask for."""
+Edited = Mapping[int, Tensor]
+"""By number of a row: its logits [vocabulary] fp32 as processors left them, where they are not in the batch's own."""
 
 
-def choose(rows: LogitRows) -> list[int]:
-    """The token that each row's processed distribution yields under its own noise; PROMPT_ROW for prompt rows."""
-    chosen = rows.logits.argmax(-1).tolist() if len(rows) else []
+def process(
+    logits: Tensor,
+    infos: tuple[RowInfo, ...],
+    vocabulary: int,
+    asked: Asked,
+    adjust: Callable[[LogitRows], None] | None,
+) -> tuple[LogitRows, list[int]]:
+    """The rows, cut to the real vocabulary, and the token each yields: processors, plugins, sampling.
+
+    Where no plugin adjusts, only rows that ask for it are copied, and the others stay in the model's dtype: their
+    order is the same, and greedy requests ask for nothing else.
+    """
+    logits = logits[:, :vocabulary]
+    edited = {i: logits[i].float().clone() for i in asked} if adjust is None else {}
+    if adjust is not None:
+        logits = logits.to(torch.float32, copy=True)
+    for i, processors in asked.items():
+        for processor in processors:
+            processor(edited[i] if edited else logits[i], infos[i])
+    rows = LogitRows(logits, infos)
+    if adjust is not None:
+        adjust(rows)
+    return rows, choose(rows, edited, masked=adjust is not None)
+
+
+def choose(rows: LogitRows, edited: Edited | None = None, *, masked: bool = True) -> list[int]:
+    """The token that each row's processed distribution yields under its own noise.
+
+    PROMPT_ROW for prompt rows, NO_TOKEN where there is none; `masked` says whether that may be so of rows that are
+    not edited, and greedy.
+    """
+    edited, chosen = edited or {}, [PROMPT_ROW] * len(rows)
+    greedy = []
     for i, info in enumerate(rows.infos):
         if info.is_prompt:
-            chosen[i] = PROMPT_ROW
-        elif info.request.params.temperature > 0:
-            chosen[i] = sample(rows.logits[i], info.request.params, info.request.seed, info.position)
+            continue
+        if info.request.params.temperature > 0:
+            chosen[i] = sample(edited.get(i, rows.logits[i]), info.request.params, info.request.seed, info.position)
+        elif i in edited:
+            chosen[i] = _checked(edited[i][None])[0]
+        else:
+            greedy.append(i)
+    if greedy:
+        logits = rows.logits if len(greedy) == len(rows) else rows.logits[greedy]
+        for i, token in zip(greedy, (_checked if masked else _likeliest)(logits), strict=True):
+            chosen[i] = token
     return chosen
 
 
+def _likeliest(logits: Tensor) -> list[int]:
+    """The argmax of each row, the first of equals. On a CPU numpy's is 20 times faster in bfloat16, 10 in float32."""
+    held: Any = logits.float().numpy() if logits.is_cpu else logits
+    found: list[int] = held.argmax(-1).tolist()
+    return found
+
+
+def _checked(logits: Tensor) -> list[int]:
+    """The argmax of each row; NO_TOKEN where that is masked or no number."""
+    found = _likeliest(logits)
+    values: list[float] = logits.gather(1, torch.tensor(found, device=logits.device)[:, None]).squeeze(1).tolist()
+    return [token if value > -math.inf else NO_TOKEN for token, value in zip(found, values, strict=True)]
+
+
 def sample(logits: Tensor, params: SamplingParams, seed: int, position: int) -> int:
-    """Gumbel-max over what temperature, top-k and top-p leave of logits [vocabulary]."""
-    scaled = logits.double() / params.temperature
+    """Gumbel-max over what temperature, top-k, top-p and min-p leave of logits [vocabulary]; NO_TOKEN if nothing."""
+    scaled = scale(logits, params.temperature)
     tokens = survivors(scaled, params)
-    scores = scaled[tokens] + gumbel(seed, position, tokens)
-    return int(tokens[scores.argmax()])
+    scores = gumbel([stream(seed, position)], tokens)
+    scores += scaled if len(tokens) == len(scaled) else scaled[tokens]
+    winner = _checked(scores)[0] if len(tokens) else NO_TOKEN
+    return winner if winner == NO_TOKEN else int(tokens[winner])
+
+
+def scale(logits: Tensor, temperature: float) -> Tensor:
+    """[vocabulary] -> the same in fp32, the likeliest at 0, divided by the temperature however small that is."""
+    logits = logits.float()
+    return (logits - logits.max()).div_(max(temperature, torch.finfo(torch.float32).tiny))
 
 
 def survivors(scaled: Tensor, params: SamplingParams) -> Tensor:
-    """Token ids [n], ascending, that truncation leaves. Ties at a boundary all stay, so order never matters."""
-    floor = float("-inf")
-    if 0 < params.top_k < scaled.numel():
-        floor = float(scaled.topk(params.top_k).values[-1])
+    """Token ids [n], ascending, that truncation leaves. Ties at a boundary all stay, so order never matters.
+
+    Where nothing is truncated, masked tokens are among them: their score is -inf all the same.
+    """
+    tokens = torch.arange(len(scaled), device=scaled.device)
+    if 0 < params.top_k < len(scaled):
+        tokens = _at_least(scaled, float(scaled.topk(params.top_k).values[-1]))
     if params.top_p < 1:
-        floor = _nucleus_floor(scaled.masked_fill(scaled < floor, float("-inf")), params.top_p)
-    keep = scaled >= floor
-    return (keep & scaled.isfinite()).nonzero().squeeze(-1)
+        kept = scaled[tokens]
+        tokens = tokens[_at_least(kept, _nucleus_floor(kept, params.top_p))]
+    if params.min_p > 0:
+        tokens = tokens[_at_least(scaled[tokens], math.log(params.min_p))]
+    return tokens
 
 
 def _nucleus_floor(scaled: Tensor, top_p: float) -> float:
     """The smallest logit within the smallest likeliest set whose probability reaches top_p (Holtzman et al. 2020)."""
-    total = scaled.logsumexp(0)
-    for n in (min(NUCLEUS, scaled.numel()), scaled.numel()):
-        head = scaled.topk(n).values
-        mass = (head - total).exp().cumsum(0)
-        reached = mass >= top_p
-        if bool(reached.any()):
-            return float(head[int(reached.int().argmax())])
-    return float("-inf")
+    total = float(scaled.exp().sum(dtype=torch.float64))
+    for head in (scaled[_at_least(scaled, HEAD)], scaled):
+        ordered = _descending(head)
+        reached = _at_least(ordered.double().exp().cumsum(0), top_p * total)
+        if len(reached):
+            return float(ordered[reached[0]])
+    return -math.inf
 
 
-def logit_rows(
-    logits: Tensor, infos: tuple[RowInfo, ...], vocabulary: int, adjust: Callable[[LogitRows], None] | None
-) -> LogitRows:
-    """Rows cut to the real vocabulary, and adjusted by plugins in place where any does.
+def _at_least(values: Tensor, floor: float) -> Tensor:
+    """Where [n] values are finite, and `floor` or more. On a CPU numpy's search is five times as fast."""
+    kept = values >= max(floor, torch.finfo(torch.float32).min)
+    return torch.from_numpy(np.flatnonzero(kept.numpy())) if kept.is_cpu else kept.nonzero().squeeze(-1)
 
-    Without an adjuster and with greedy requests only, the logits stay in the model's dtype: their order
-    is the same, and nothing else is asked of them.
-    """
-    logits = logits[:, :vocabulary]
-    if adjust is not None:
-        rows = LogitRows(logits.float().clone() if logits.dtype is torch.float32 else logits.float(), infos)
-        adjust(rows)
-        return rows
-    return LogitRows(logits, infos)
+
+def _descending(values: Tensor) -> Tensor:
+    """[n] sorted; on a CPU by numpy, three times as fast."""
+    if values.is_cpu:
+        return torch.from_numpy(np.sort(values.numpy())[::-1].copy())
+    return values.sort(descending=True).values
 
 
 def token_logprobs(logits: Tensor, token: int, top: int) -> dict[int, float]:
@@ -85,5 +156,6 @@ def token_logprobs(logits: Tensor, token: int, top: int) -> dict[int, float]:
     logits [vocabulary]; before bias, masks and temperature.
     """
     logprobs = logits.float().log_softmax(-1)
-    ids: Sequence[int] = logprobs.topk(top).indices.tolist() if top else []
-    return {i: float(logprobs[i]) for i in dict.fromkeys((token, *ids))}
+    ids: Sequence[int] = logprobs.topk(min(top, len(logprobs))).indices.tolist() if top else []
+    found = list(dict.fromkeys((token, *ids)))
+    return dict(zip(found, logprobs[found].tolist(), strict=True))

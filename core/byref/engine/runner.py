@@ -19,7 +19,7 @@ from byref.engine.forwards import Forwards
 from byref.engine.layout import kind_of
 from byref.engine.live import Chunk, Live
 from byref.engine.plan import Planner
-from byref.engine.processing import PROMPT_ROW, choose, logit_rows, token_logprobs
+from byref.engine.processing import NO_TOKEN, PROMPT_ROW, process, token_logprobs
 
 
 class StepHooks(Protocol):
@@ -83,8 +83,9 @@ class Runner:
         infos = tuple(info for w in step.plan.windows for info in row_infos(w, step.requests[w.request]))
         logits = logits[: len(infos)]
         adjust = self.hooks.adjust_logits if self.hooks.has("adjust_logits") else None
-        rows = logit_rows(logits, infos, self.vocabulary, adjust)
-        chosen = choose(rows)
+        lives = [self.live[info.request.id] for info in infos]
+        asked = {i: live.processors for i, live in enumerate(lives) if live.processors and not infos[i].is_prompt}
+        rows, chosen = process(logits, infos, self.vocabulary, asked, adjust)
         self._score(logits, infos, chosen)
         return rows, chosen
 
@@ -98,7 +99,7 @@ class Runner:
                 live.prompt_logprobs[info.position] = token_logprobs(
                     row[: self.vocabulary], actual, params.prompt_logprobs
                 )
-            elif token != PROMPT_ROW and params.logprobs is not None:
+            elif token >= 0 and params.logprobs is not None:
                 live.candidates[info.row] = token_logprobs(row[: self.vocabulary], token, params.logprobs)
 
     def _settle(self, step: Step, outcome: Outcome) -> dict[str, Chunk]:
@@ -108,14 +109,16 @@ class Runner:
         chunks: dict[str, Chunk] = {}
         for window in step.plan.windows:
             verdict, live = outcome[window.request], self.live[window.request]
-            kept, text, reason = live.accept(verdict.tokens, self.limit)
+            kept, text, reason = live.accept(_until_none(verdict.tokens), self.limit)
+            if reason is None and NO_TOKEN in verdict.tokens:
+                reason = live.fail(_no_token(live.request))
             live.keep_logprobs(verdict.path[window.known - 1 :][:kept])
             path = verdict.path[: window.known + kept - 1] if verdict.tokens else verdict.path
             settled[window.request] = Verdict(path, verdict.tokens[:kept])
             if reason:
                 finished[window.request] = reason
             if kept:
-                chunks[window.request] = Chunk(window.request, text, verdict.tokens[:kept])
+                chunks[window.request] = live.chunk(text, verdict.tokens[:kept])
         step.outcome, step.finished = settled, finished
         return chunks
 
@@ -158,14 +161,13 @@ class Runner:
 
     def finish(self, request: Request, reason: Reason, last: Chunk | None = None) -> Chunk:
         """Release a running request and close it with its completion."""
-        error: RequestError | None = None
+        live = self.live[request.id]
         try:
             self.planner.release(request, reason)
         except RequestError as raised:
-            reason, error = Reason.FAILED, raised
-        completion = self.live[request.id].complete(reason, error)
+            reason = live.fail(raised)
         text, ids = (last.text, last.token_ids) if last else ("", ())
-        return Chunk(request.id, text, ids, completion)
+        return live.chunk(text, ids, live.complete(reason))
 
 
 def row_infos(window: Window, request: Request) -> list[RowInfo]:
@@ -177,6 +179,18 @@ def row_infos(window: Window, request: Request) -> list[RowInfo]:
         position = window.start + (row if row < window.known else window.known - 1 + len(drafts)) + 1
         infos.append(RowInfo(request, window, row, position, drafts))
     return infos
+
+
+def _until_none(tokens: tuple[int, ...]) -> tuple[int, ...]:
+    return tokens[: tokens.index(NO_TOKEN)] if NO_TOKEN in tokens else tokens
+
+
+def _no_token(request: Request) -> RequestError:
+    return RequestError(
+        f"no token is left to choose at position {len(request.tokens)}: all are masked, or their logits are no numbers",
+        where=f"request {request.id}",
+        hint="allow more tokens, or see which plugin masks them",
+    )
 
 
 def _unfinished(step: Step) -> dict[str, Verdict]:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from byref.contract.errors import ModelError
+from byref.loading import hub
 from byref.loading.catalog import CATALOG
 
 if TYPE_CHECKING:
@@ -73,7 +74,7 @@ class Checkpoint(ABC):
 
 
 def open_checkpoint(source: str) -> Checkpoint:
-    """Open an alias ("smollm2"), a GGUF file, or a Hugging Face folder with safetensors.
+    """Open an alias ("smollm2"), a GGUF file, a Hugging Face folder with safetensors, or a hub id ("org/name").
 
     Raises:
         ModelError: nothing is there, or what is there is damaged or of a kind nobody knows.
@@ -100,10 +101,12 @@ def _locate(source: str) -> Path:
             raise ModelError(f"the model {source!r} has not been fetched yet", hint=f"byref pull {source}")
         return entry.path
     path = Path(source).expanduser()
-    if not path.exists():
-        raise ModelError(
-            f"there is no model {source!r}: it is no known alias and no path",
-            hint=f"an alias ({', '.join(sorted(CATALOG))}), a .gguf file, "
-            "or a folder with config.json and .safetensors files",
-        )
-    return path
+    if path.exists():
+        return path
+    if hub.is_hub_id(source):
+        return hub.fetch(source)
+    raise ModelError(
+        f"there is no model {source!r}: it is no known alias and no path",
+        hint=f"an alias ({', '.join(sorted(CATALOG))}), a .gguf file, "
+        "a folder with config.json and .safetensors files, or a hub id (org/name)",
+    )

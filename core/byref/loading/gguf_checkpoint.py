@@ -15,8 +15,8 @@ from byref.contract.errors import ModelError
 from byref.loading.checkpoint import Checkpoint, check_shape
 from byref.loading.gguf_config import build_config, class_name, end_ids
 from byref.loading.gguf_header import GGUFHeader, TensorInfo, read_header
-from byref.loading.gguf_layout import hugging_face_names, layout_of
-from byref.loading.gguf_rope import FACTORS, rope_scaling
+from byref.loading.gguf_layout import hugging_face_tensors, layout_of
+from byref.loading.gguf_rope import FACTORS, LONG_FACTORS, SHORT_FACTORS, rope_scaling
 from byref.loading.mapped import MappedFile, row_chunks
 
 if TYPE_CHECKING:
@@ -64,8 +64,10 @@ class GGUFCheckpoint(Checkpoint):
         check_shape(info.shape, out, f"{self.path}, tensor {name}")
         rows, columns = _rows(info)
         matrix, order = out.view(rows, columns), self._order(name, rows)
+        shift = layout_of(self._header).norm_shift if name.endswith("norm.weight") else 0.0
         for start, stop in row_chunks(rows, columns):
             values = self._values(info, rows, start, stop)
+            values = values - shift if shift else values
             if order is None:
                 matrix[start:stop].copy_(values)
             else:
@@ -73,15 +75,7 @@ class GGUFCheckpoint(Checkpoint):
 
     @functools.cached_property
     def _tensors(self) -> dict[str, TensorInfo]:
-        """By transformers' names. A tensor without one keeps its own, so that it is missed by nobody."""
-        layout = layout_of(self._header.architecture, str(self.path))
-        table = hugging_face_names(self._header.architecture, layout, self._blocks())
-        found = {}
-        for info in self._header.tensors.values():
-            stem, dot, suffix = info.name.rpartition(".")
-            if info.name not in layout.derived:
-                found[table.get(stem, stem) + dot + suffix] = info
-        return found
+        return hugging_face_tensors(self._header, self._blocks())
 
     def _blocks(self) -> int:
         blocks, tensors = self._header.setting("block_count"), len(self._header.tensors)
@@ -96,13 +90,13 @@ class GGUFCheckpoint(Checkpoint):
         return self._tensors[name]
 
     def _rope(self) -> dict[str, Any] | None:
-        info = self._header.tensors.get(FACTORS)
-        factors = None if info is None else self._values(info, 1, 0, 1).flatten().tolist()
+        tensors = {name: self._header.tensors.get(name) for name in (FACTORS, LONG_FACTORS, SHORT_FACTORS)}
+        factors = {name: self._values(info, 1, 0, 1).flatten().tolist() for name, info in tensors.items() if info}
         return rope_scaling(self._header.settings(), factors, str(self.path))
 
     def _order(self, name: str, rows: int) -> Tensor | None:
         """Where each stored row belongs, [rows] int64; None where rows are stored in order."""
-        interleaved = layout_of(self._header.architecture, str(self.path)).interleaved
+        interleaved = layout_of(self._header).interleaved
         key = next((key for part, key in interleaved.items() if f".{part}." in name), None)
         if key is None:
             return None

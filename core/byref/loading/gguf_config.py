@@ -5,13 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from byref.contract.errors import ModelError
+from byref.loading.gguf_families import MORE, complete
 from byref.loading.gguf_header import GGUFHeader
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-MODEL_TYPES = {"qwen2moe": "qwen2_moe", "qwen3moe": "qwen3_moe", "gpt-oss": "gpt_oss", "minimax-m2": "minimax_m2"}
-"""Where transformers spells an architecture otherwise."""
+MODEL_TYPES = {
+    "gemma3": "gemma3_text",
+    "gpt-oss": "gpt_oss",
+    "minimax-m2": "minimax_m2",
+    "qwen2moe": "qwen2_moe",
+    "qwen3moe": "qwen3_moe",
+}
+"""Where transformers spells a family otherwise."""
 END_OF_TURN = frozenset({"<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<end_of_turn>", "<|endoftext|>"})
 """Control tokens that end a turn or a text whether or not the file's metadata point at them."""
 CONTROL = 3
@@ -24,6 +31,9 @@ _MEANT = frozenset(
         "attn_logit_softcapping",
         "embedding_scale",
         "expert_count",
+        "expert_group_count",
+        "expert_shared_count",
+        "expert_weights_scale",
         "final_logit_softcapping",
         "logit_scale",
         "residual_scale",
@@ -36,7 +46,7 @@ _TOKEN_FIELDS = {"bos_token_id": "bos_token_id", "eos_token_id": "eos_token_id",
 
 def model_type(header: GGUFHeader) -> str:
     """The name transformers gives the file's architecture."""
-    return MODEL_TYPES.get(header.architecture, header.architecture)
+    return MODEL_TYPES.get(header.family, header.family)
 
 
 def class_name(header: GGUFHeader) -> str:
@@ -67,8 +77,7 @@ def build_config(header: GGUFHeader, rope: dict[str, Any] | None, path: str) -> 
     fields = _mapped_fields(header, path) | _tensor_fields(header)
     fields |= {field: header.metadata.get(f"tokenizer.ggml.{key}") for field, key in _TOKEN_FIELDS.items()}
     fields["architectures"] = [class_name(header)]
-    if rope:
-        fields["rope_parameters"] = rope | {"rope_theta": fields.pop("rope_theta", 10000.0)}
+    fields = complete(header, fields, rope)
     try:
         return AutoConfig.for_model(model_type(header), **fields)
     except Exception as error:  # each configuration validates in its own way
@@ -81,13 +90,14 @@ def _mapped_fields(header: GGUFHeader, path: str) -> dict[str, Any]:
     """The settings under the architecture's own prefix, by the table that transformers keeps."""
     from transformers.integrations import GGUF_CONFIG_MAPPING
 
-    table = GGUF_CONFIG_MAPPING.get(model_type(header))
-    if table is None:
+    kept = GGUF_CONFIG_MAPPING.get(model_type(header)) or GGUF_CONFIG_MAPPING.get(header.architecture)
+    if kept is None:
         raise ModelError(
             f"transformers has no configuration for GGUF files of architecture {header.architecture!r}",
             where=path,
             hint=f"one of {', '.join(sorted(set(GGUF_CONFIG_MAPPING) - {'general', 'tokenizer'}))}",
         )
+    table = kept | MORE.get(header.family, {})
     lost = sorted(key for key, value in header.settings().items() if key in _MEANT and value and key not in table)
     if lost:
         raise ModelError(
@@ -104,7 +114,4 @@ def _tensor_fields(header: GGUFHeader) -> dict[str, Any]:
     fields: dict[str, Any] = {"tie_word_embeddings": "output.weight" not in tensors}
     if embedding := tensors.get("token_embd.weight"):
         fields["vocab_size"] = embedding.shape[0]
-    if model_type(header) == "llama":
-        fields["attention_bias"] = "blk.0.attn_q.bias" in tensors
-        fields["mlp_bias"] = "blk.0.ffn_up.bias" in tensors
     return fields

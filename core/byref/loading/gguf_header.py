@@ -7,7 +7,7 @@ takes its constants from there and reads the same header in a few hundredths.
 from __future__ import annotations
 
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import Any, NamedTuple
@@ -46,6 +46,13 @@ class TensorInfo:
     """From the start of the file."""
     nbytes: int
 
+    def split(self) -> Iterator[TensorInfo]:
+        """One tensor for each index of the first dimension."""
+        count, *shape = self.shape
+        size = self.nbytes // count
+        for i in range(count):
+            yield TensorInfo(f"{self.name}[{i}]", tuple(shape), self.type, self.offset + i * size, size)
+
 
 @dataclass(frozen=True, slots=True)
 class GGUFHeader:
@@ -59,6 +66,12 @@ class GGUFHeader:
     def architecture(self) -> str:
         """The file's word for it: "llama"."""
         return str(self.metadata["general.architecture"])
+
+    @property
+    def family(self) -> str:
+        """The same, or "mixtral": a llama with experts."""
+        experts = self.metadata.get(f"{self.architecture}.expert_count", 0)
+        return "mixtral" if self.architecture == "llama" and experts else self.architecture
 
     def settings(self) -> dict[str, Any]:
         """The metadata under the architecture's prefix, without it."""

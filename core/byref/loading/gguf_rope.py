@@ -10,6 +10,8 @@ from byref.contract.errors import ModelError
 
 FACTORS = "rope_freqs.weight"
 """Divisors of the rotary frequencies: how a file says what transformers calls `llama3`."""
+LONG_FACTORS, SHORT_FACTORS = "rope_factors_long.weight", "rope_factors_short.weight"
+"""The two sets of divisors of what transformers calls `longrope`."""
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 _PREFIX = "rope.scaling."
 _YARN = {
@@ -21,12 +23,14 @@ _YARN = {
 _SILENT = frozenset({"type", "finetuned"})
 
 
-def rope_scaling(settings: Mapping[str, Any], factors: Sequence[float] | None, path: str) -> dict[str, Any] | None:
+def rope_scaling(
+    settings: Mapping[str, Any], factors: Mapping[str, Sequence[float]], path: str
+) -> dict[str, Any] | None:
     """`rope_parameters` without the base; None where positions are plain.
 
     Args:
         settings: the file's metadata without the architecture's prefix.
-        factors: the values of `FACTORS`, if the file has it.
+        factors: the values of `FACTORS`, or of `LONG_FACTORS` and `SHORT_FACTORS`, by name, if the file has them.
         path: the file, for errors.
 
     Raises:
@@ -35,8 +39,10 @@ def rope_scaling(settings: Mapping[str, Any], factors: Sequence[float] | None, p
     kind = settings.get(f"{_PREFIX}type", "none")
     keys = {key.removeprefix(_PREFIX): value for key, value in settings.items() if key.startswith(_PREFIX)}
     keys = {key: value for key, value in keys.items() if key not in _SILENT}
-    if factors is not None:
-        return _llama3(settings, factors, path)
+    if FACTORS in factors:
+        return _llama3(settings, factors[FACTORS], path)
+    if factors:
+        return _longrope(keys, factors, path)
     if kind == "none":
         return None
     if kind == "linear" and set(keys) == {"factor"}:
@@ -46,6 +52,13 @@ def rope_scaling(settings: Mapping[str, Any], factors: Sequence[float] | None, p
     raise _unknown(
         f"the rotary scaling {kind!r} with {', '.join(sorted(keys)) or 'no setting'} is not understood", path
     )
+
+
+def _longrope(keys: Mapping[str, Any], factors: Mapping[str, Sequence[float]], path: str) -> dict[str, Any]:
+    if set(factors) != {LONG_FACTORS, SHORT_FACTORS} or not set(keys) <= {"attn_factor", "original_context_length"}:
+        raise _unknown(f"the rotary factors {', '.join(sorted(factors))} with {', '.join(sorted(keys))}", path)
+    both = {"long_factor": list(factors[LONG_FACTORS]), "short_factor": list(factors[SHORT_FACTORS])}
+    return {"rope_type": "longrope", "attention_factor": float(keys.get("attn_factor", 1.0)), **both}
 
 
 def _llama3(settings: Mapping[str, Any], factors: Sequence[float], path: str) -> dict[str, Any]:

@@ -84,8 +84,8 @@ def test_rotary_scalings_nobody_understands(gguf_of, stored):
 
 
 def test_a_setting_that_would_be_lost_is_refused(gguf_of):
-    with pytest.raises(ModelError, match="settings expert_count of a llama file are not understood"):
-        config_of(gguf_of(changes={"expert_count": 8}))
+    with pytest.raises(ModelError, match="settings attention.sliding_window of a llama file are not"):
+        config_of(gguf_of(changes={"attention.sliding_window": 8}))
 
 
 def test_settings_that_do_not_fit_together(gguf_of):

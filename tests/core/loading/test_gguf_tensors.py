@@ -9,7 +9,6 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from byref.contract.errors import ModelError
 from byref.loading import mapped, open_checkpoint
-from byref.loading.gguf_layout import LAYOUTS
 
 torch.set_num_threads(1)
 
@@ -73,7 +72,7 @@ def test_every_type_the_library_can_dequantise(tmp_path, tools, tiny, kind, chun
         np.testing.assert_array_equal(found, gguf.dequantize(raw, kind))
 
 
-@pytest.mark.parametrize("architecture", sorted(LAYOUTS))
+@pytest.mark.parametrize("architecture", ["llama", "phi3", "qwen2", "qwen3"])
 def test_names_are_those_of_transformers(tmp_path, tools, architecture):
     sizes = tools.tiny_config().to_dict()
     sizes.pop("model_type")
