@@ -122,17 +122,16 @@ class SelfAttention:
             scale=dim**-0.5 if scale is None else scale,
             window=window,
         )
-        norms = {
-            f"{x}_norm": rms_norm(config, role, i, f"self_attn.{x}_norm", width=dim, offset=qk_offset)
-            for x in "qk"
-            if qk_offset is not None
-        }
-        turn = turn or rotary(config, role, dim)
-        self.attend = ask(
-            self,
-            "attend",
-            RotaryAttentionSpec(role=role, layer=i, name=name, attention=attention, rotary=turn, **norms),
+        turned = RotaryAttentionSpec(
+            role=role,
+            layer=i,
+            name=name,
+            attention=attention,
+            rotary=turn or rotary(config, role, dim),
+            q_norm=_head_norm(config, role, i, "q", qk_offset),
+            k_norm=_head_norm(config, role, i, "k", qk_offset),
         )
+        self.attend = ask(self, "attend", turned)
         out = LinearSpec(
             role=role,
             layer=i,
@@ -146,6 +145,12 @@ class SelfAttention:
 
     def __call__(self, x: Tensor, positions: Tensor, ctx: ForwardContext, residual: Tensor | None = None) -> Tensor:
         return self.out(self.attend(self.qkv(x), positions, ctx), residual=residual)
+
+
+def _head_norm(config: PretrainedConfig, role: str, i: int, which: str, offset: float | None) -> NormSpec | None:
+    if offset is None:
+        return None
+    return rms_norm(config, role, i, f"self_attn.{which}_norm", width=head_dim(config), offset=offset)
 
 
 def _qkv(config: PretrainedConfig, role: str, i: int, bias: bool, fused: bool) -> LinearSpec:

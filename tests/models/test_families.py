@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from functools import cache
+from pathlib import Path
 
 import pytest
 import transformers
@@ -160,3 +161,10 @@ def test_a_kind_of_rotary_scaling_that_nobody_knows_is_refused():
 
 def test_the_table_has_every_architecture():
     assert {family.architecture for family in FAMILIES.values()} == set(ARCHITECTURES)
+
+
+def test_the_page_has_every_family():
+    page = (Path(__file__).resolve().parents[2] / "docs" / "parity.md").read_text()
+    for name, family in FAMILIES.items():
+        assert f"\n| {name} | " in page
+        assert f"\n| {name} | `{family.architecture}` | " in page

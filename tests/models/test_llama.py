@@ -80,10 +80,9 @@ TEXTS = (
     "The mitochondrion is the part of the cell that",
     "Water boils at a lower temperature on a mountain because",
     "Dear Sir or Madam,\n\nI am writing to complain about",
-    "def fibonacci(n):\n    \"\"\"Return the n-th Fibonacci number.\"\"\"\n",
+    'def fibonacci(n):\n    """Return the n-th Fibonacci number."""\n',
     "The capital of France is",
-    "Call me Ishmael. Some years ago - never mind how long precisely - having little or no money in my purse, and nothing "
-    "particular to interest me on shore, I thought I would sail about a little and see the watery part of the world.",
+    "Call me Ishmael. Some years ago - never mind how long precisely - having little or no money in my purse, and nothing particular to interest me on shore, I thought I would sail about a little and see the watery part.",
     "To make an omelette, first",
     "In 1969, Neil Armstrong and Buzz Aldrin",
     "Shall I compare thee to a summer's day?\nThou art more lovely and more temperate:",
@@ -102,6 +101,8 @@ def test_smollm2_equals_transformers_on_english():
         path = open_checkpoint("smollm2").path
     except ModelError as error:
         pytest.skip(f"needs the real model: {error}")
-    oracle = TransformersOracle(AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32))
+    oracle = TransformersOracle(
+        AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    )
     with start("smollm2", chunk=24, max_requests=10, max_context=256) as engine:
         assert_equal(engine, oracle, [engine.tokenizer.encode(text) for text in TEXTS], 16, one_per_step)

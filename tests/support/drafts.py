@@ -24,7 +24,8 @@ class ToldSpeculator(State, PlainSpeculator):
     def _draw(self, request: Request) -> tuple[list[int], list[int]]:
         options, done = self._plugin.options, request.generated
         coming = [*self._plugin.reference[request.prompt][done:], *[0] * options.most]
-        return grow(random.Random(f"{request.prompt} {done}"), coming, options.most, tree=options.tree)
+        draw = random.Random(f"{request.prompt} {done}")
+        return grow(draw, coming, options.most, tree=options.tree, chance=options.right)
 
     def width(self, request: Request) -> Sequence[int]:
         return self._draw(request)[0]
@@ -36,15 +37,18 @@ class ToldSpeculator(State, PlainSpeculator):
 ToldSpeculator.key = Key("told", ToldSpeculator)
 
 
-def grow(draw: random.Random, coming: Sequence[int], most: int, *, tree: bool) -> tuple[list[int], list[int]]:
-    """Up to `most` drafts and what each continues (-1: the newest token), about half of them right."""
+def grow(
+    draw: random.Random, coming: Sequence[int], most: int, *, tree: bool, chance: float
+) -> tuple[list[int], list[int]]:
+    """Up to `most` drafts and what each continues (-1: the newest token); one that may be right is, by chance. Where
+    all are right there are as many as there may be."""
     tokens: list[int] = []
     parents: list[int] = []
     depth = {-1: 0}  # of the drafts that are right, and so are those they continue
-    for i in range(draw.randint(0, most)):
+    for i in range(most if chance == 1 else draw.randint(0, most)):
         parent = draw.randint(-1, i - 1) if tree else i - 1
         taken = {token for token, other in zip(tokens, parents, strict=True) if other == parent}
-        right = parent in depth and coming[depth[parent]] not in taken and draw.random() < 0.7
+        right = parent in depth and coming[depth[parent]] not in taken and draw.random() < chance
         wrong = [token for token in range(VOCABULARY) if token not in taken and token != coming[depth.get(parent, 0)]]
         tokens.append(coming[depth[parent]] if right else draw.choice(wrong))
         if right:
@@ -57,6 +61,7 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
     most: int = 5
     tree: bool = False
+    right: float = 0.7
 
 
 class Told(Plugin[Options]):

@@ -14,7 +14,10 @@ SIZES = {"max_requests": 8, "max_rows": 64, "threads": 1, "capture": "off", "see
 
 
 def start(
-    path: Path | str, plugins: Mapping[str, type[Plugin]] | None = None, options: Mapping[str, dict] | None = None, **engine
+    path: Path | str,
+    plugins: Mapping[str, type[Plugin]] | None = None,
+    options: Mapping[str, dict] | None = None,
+    **engine,
 ) -> Engine:
     """An engine in fp32 on one CPU thread; `engine` are values of [engine], `options` tables of plugins."""
     tables = {
@@ -50,7 +53,9 @@ def together(engine: Engine, prompts: Sequence, params: SamplingParams | Sequenc
     return finish(engine, [engine.add(p, one) for p, one in zip(prompts, _each(params, prompts), strict=True)])
 
 
-def one_per_step(engine: Engine, prompts: Sequence, params: SamplingParams | Sequence[SamplingParams]) -> list[Completion]:
+def one_per_step(
+    engine: Engine, prompts: Sequence, params: SamplingParams | Sequence[SamplingParams]
+) -> list[Completion]:
     """A request arrives at each step, while those before it are being computed."""
     ids, done = [], {}
     for prompt, one in zip(prompts, _each(params, prompts), strict=True):

@@ -56,7 +56,10 @@ class TransformersOracle:
     def scores(self, ids: Ids) -> Scores:
         logprobs = self.model(torch.tensor([ids])).logits[0, :-1].float().log_softmax(-1)
         likeliest = logprobs.topk(TOP).indices.tolist()
-        rows = [{i: float(row[i]) for i in {token, *top}} for row, token, top in zip(logprobs, ids[1:], likeliest, strict=True)]
+        rows = [
+            {i: float(row[i]) for i in {token, *top}}
+            for row, token, top in zip(logprobs, ids[1:], likeliest, strict=True)
+        ]
         return [None, *rows]
 
 
@@ -101,7 +104,9 @@ def assert_scores(found: Scores, expected: Scores, where: str = "position") -> N
 def assert_tokens(found: Completion, expected: Ids, scores: Scores) -> None:
     """Free-running tokens agree up to a near tie, and until then log-probabilities agree as well."""
     assert len(found.token_ids) == len(expected)
-    same = next((i for i, pair in enumerate(zip(found.token_ids, expected, strict=True)) if len(set(pair)) > 1), len(expected))
+    same = next(
+        (i for i, pair in enumerate(zip(found.token_ids, expected, strict=True)) if len(set(pair)) > 1), len(expected)
+    )
     assert_scores(found.logprobs[:same], scores[:same], "token")
     if same < len(expected):
         first, second = sorted(scores[same].values(), reverse=True)[:2]

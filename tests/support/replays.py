@@ -54,4 +54,8 @@ class Checked:
 
 def same(a: Tensor, b: Tensor) -> bool:
     """Equal, where NaN equals NaN."""
-    return torch.equal(a.nan_to_num(nan=12345.0), b.nan_to_num(nan=12345.0)) if a.is_floating_point() else torch.equal(a, b)
+    return (
+        torch.equal(a.nan_to_num(nan=12345.0), b.nan_to_num(nan=12345.0))
+        if a.is_floating_point()
+        else torch.equal(a, b)
+    )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from byref.cli import jsonl, options, sampling
-from byref.contract.errors import ByrefError, EngineStopped, RequestError
+from byref.contract.errors import EngineStopped, RequestError
 
 if TYPE_CHECKING:
     from byref.api.progress import Batch
@@ -114,7 +114,7 @@ class Work:
                 line = jsonl.request(self._source, number, text, self._params)
                 line.claim(seen, self._source)
             except RequestError as error:
-                self._fail(error)
+                self._fail(error, number)
                 continue
             if str(line.id) in self._finished:
                 self._bar.count(finished=True)
@@ -129,7 +129,7 @@ class Work:
                 prompt = tuple(engine.tokenizer.encode(engine.tokenizer.chat(request.messages or ()), special=False))
             id = engine.add(prompt, line.params, priority=request.priority, options=request.plugins)
         except RequestError as error:
-            self._fail(RequestError(error.what, where=jsonl.where(self._source, line.number), hint=error.hint))
+            self._fail(RequestError(error.what, hint=error.hint), line.number)
         else:
             self._live[id] = line
 
@@ -146,15 +146,16 @@ class Work:
             if isinstance(error, EngineStopped):
                 raise error
             if error is not None:
-                self._fail(RequestError(error.what, where=jsonl.where(self._source, line.number), hint=error.hint))
+                self._fail(RequestError(error.what, hint=error.hint), line.number)
                 continue
             self._bar.count(finished=True)
             yield line, chunk.completion
 
-    def _fail(self, error: ByrefError) -> None:
+    def _fail(self, error: RequestError, number: int) -> None:
         """One line on standard error."""
         self.failed += 1
         self._bar.count(finished=True)
         _, _, field = error.where.rpartition(", field ")
+        place = error.where or jsonl.where(self._source, number)
         hint = f" ({error.hint})" if error.hint not in ("", NO_HINT) else ""
-        print(" ".join(f"{error.where}: {error.what.removeprefix(f'{field}: ')}{hint}".split()), file=sys.stderr)
+        print(" ".join(f"{place}: {error.what.removeprefix(f'{field}: ')}{hint}".split()), file=sys.stderr)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, StrictInt, StrictStr, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 
 from byref.cli import sampling
 from byref.config.explain import nearest, problems, raise_problems
@@ -18,7 +18,22 @@ from byref.contract.requests import SamplingParams
 if TYPE_CHECKING:
     from byref.engine import Completion
 
-Id = StrictStr | StrictInt
+Id = str | int
+
+
+def _check_id(value: object) -> object:
+    if isinstance(value, str | int) and not isinstance(value, bool):
+        return value
+    raise ValueError(f"is a text or an integer, not {value!r}")
+
+
+def _check_prompt(value: object) -> object:
+    ids = isinstance(value, list) and all(type(id) is int and id >= 0 for id in value)
+    if not ids and not isinstance(value, str):
+        raise ValueError("is a text, or a list of token ids")
+    return value
+
+
 _BEGINS = b'{"id": '
 """How every result begins."""
 
@@ -28,8 +43,8 @@ class Envelope(BaseModel):
 
     model_config = ConfigDict(frozen=True)
 
-    id: Id | None = None
-    prompt: StrictStr | tuple[Annotated[StrictInt, Field(ge=0)], ...] | None = None
+    id: Annotated[Id | None, BeforeValidator(_check_id)] = None
+    prompt: Annotated[str | tuple[int, ...] | None, BeforeValidator(_check_prompt)] = None
     messages: tuple[dict[str, Any], ...] | None = None
     priority: StrictInt = 0
     plugins: dict[str, dict[str, Any]] = Field(default_factory=dict)

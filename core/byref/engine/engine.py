@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 from byref.config import Config
@@ -12,7 +12,7 @@ from byref.contract.errors import ByrefError, EngineStopped, RequestError
 from byref.contract.plugin import Plugin
 from byref.contract.requests import Reason, Request
 from byref.contract.roles import TARGET
-from byref.engine.intake import Intake, Params, Prompt, parse_params
+from byref.engine.intake import Intake, Params, Prompt, choice_id, parse_params
 from byref.engine.live import Chunk, Completion, Live
 from byref.engine.plan import Events, Planner
 from byref.engine.processors import processors
@@ -20,6 +20,8 @@ from byref.engine.runner import Runner
 from byref.engine.start import Parts, assemble, default_seed
 from byref.plugins.host import PluginHost
 from byref.text import StopScanner
+
+__all__ = ["Engine", "Prompt"]
 
 
 class Engine:
@@ -156,21 +158,21 @@ class Engine:
             chunks = self._stop(cause)
         chunks = self._ended + chunks
         self._ended = []
-        return [self._gathered(chunk) for chunk in chunks]
+        return [self._out(chunk) for chunk in chunks]
 
     def abort(self, id: str) -> Completion | None:
         """End a request now, with all its choices; None if it is not there (any more)."""
         ended = [chunk for chunk in self._ended if chunk.request_id == id]
         self._ended = [chunk for chunk in self._ended if chunk.request_id != id]
-        names = {chunk.choice for chunk in ended}
-        for live in [live for live in self._live.values() if live.group == id and live.choice not in names]:
+        over = {chunk.choice for chunk in ended}
+        for live in [live for live in self._live.values() if live.group == id and live.choice not in over]:
             if live.request in self._planner.running:
                 ended.append(self._runner.finish(live.request, Reason.ABORTED))
             else:
                 self._planner.forget(live.request)
                 ended.append(live.chunk("", (), live.complete(Reason.ABORTED)))
-        last = [self._gathered(chunk) for chunk in ended]
-        return last[-1].completion if last else None
+        chunks = [self._out(chunk) for chunk in ended]
+        return chunks[-1].completion if chunks else None
 
     def stream(self, prompt: Prompt, params: Params | None = None, **request: Any) -> Iterator[Chunk]:
         """Chunks of one request as they come; the last carries the completion. Leaving early aborts it.
@@ -187,7 +189,7 @@ class Engine:
         finally:
             self.abort(id)
 
-    def generate(self, prompts: Sequence[Prompt], params: SamplingParams | None = None) -> list[Completion]:
+    def generate(self, prompts: Sequence[Prompt], params: Params | None = None) -> list[Completion]:
         """Complete all prompts at once, in their order. A request that failed carries its error."""
         ids: list[str] = []
         try:
@@ -202,7 +204,7 @@ class Engine:
     def follow(self, id: str) -> Iterator[Chunk]:
         """Chunks of a queued request as they come, running steps when there is none. Several may be followed at
         once: what a step brings for the others waits for them."""
-        if id not in self._live:
+        if id not in self._live and id not in self._groups:
             raise RequestError(f"no request {id!r} is waiting or running")
         box = self._boxes.setdefault(id, deque())
         return self._chunks_of(id, box)
@@ -229,19 +231,21 @@ class Engine:
         stops = StopScanner(params.stop)
         return Live(request, self.tokenizer.stream(), stops, ends, processors(params, ends), group, choice)
 
-    def _lives(self, id: str) -> bool:
-        """Whether a choice of the request has not ended, or has ended unreported."""
-        return id in self._live or id in self._groups
+    def _out(self, chunk: Chunk) -> Chunk:
+        """A chunk on its way out, to whoever follows its request too."""
+        if chunk.completion is not None:
+            chunk = self._gathered(chunk, chunk.completion)
+        if chunk.request_id in self._boxes:
+            self._boxes[chunk.request_id].append(chunk)
+        return chunk
 
-    def _gathered(self, chunk: Chunk) -> Chunk:
-        """A chunk on its way out: of several choices the last to end carries the completions of all."""
-        id, done = chunk.request_id, chunk.completion
-        if done is None:
+    def _gathered(self, chunk: Chunk, done: Completion) -> Chunk:
+        """Of several choices, the last to end carries the completions of all."""
+        id = chunk.request_id
+        del self._live[choice_id(id, done.choice)]
+        if id not in self._groups:
             return chunk
-        group = self._groups.get(id)
-        self._live.pop(id if done.choice == 0 else f"{id}#{done.choice}", None)
-        if group is None:
-            return chunk
+        group = self._groups[id]
         group[done.choice] = done
         if len(group) < done.n:
             return replace(chunk, completion=None)

@@ -66,18 +66,22 @@ class Intake:
         arrival = next(self._arrivals)
         id = f"request-{arrival}" if id is None else id
         where = f"request {id}"
-        if not isinstance(id, str) or not id:
-            raise RequestError(f"the request id {id!r} is no text", hint="leave it out, or give one")
-        if not isinstance(priority, int) or isinstance(priority, bool):
-            raise RequestError(f"the priority {priority!r} is no integer", where=where, hint="0, or less to be earlier")
+        _check_names(id, priority)
         ids = self._prompt(prompt, where)
         self._check(params, where)
         seed = params.seed if params.seed is not None else stream(self.seed, arrival)
-        names = [id, *(f"{id}#{choice}" for choice in range(1, params.n))]
-        seeds = [choice_seed(seed, choice) for choice in range(params.n)]
         requests = [
-            Request(name, ids, params, seed, options, priority, arrival, tokens=list(ids))
-            for name, seed in zip(names, seeds, strict=True)
+            Request(
+                choice_id(id, choice),
+                ids,
+                params,
+                choice_seed(seed, choice),
+                options,
+                priority,
+                arrival,
+                tokens=list(ids),
+            )
+            for choice in range(params.n)
         ]
         if reason := self.kv.refusal(requests[0]):
             raise RequestError(
@@ -92,7 +96,7 @@ class Intake:
         return frozenset(params.stop_token_ids) | (frozenset() if params.ignore_eos else self.end_ids)
 
     def _prompt(self, prompt: Prompt, where: str) -> tuple[int, ...]:
-        ids = self._encode(prompt, where) if isinstance(prompt, str) else _integers(prompt, where)
+        ids = self._encode(prompt, where) if isinstance(prompt, str | bytes) else _integers(prompt, where)
         if not ids:
             raise RequestError("the prompt is empty", where=where, hint="give at least one token")
         self._real(ids, "the prompt", where)
@@ -104,10 +108,11 @@ class Intake:
             )
         return ids
 
-    def _encode(self, text: str, where: str) -> tuple[int, ...]:
+    def _encode(self, text: str | bytes, where: str) -> tuple[int, ...]:
         try:
+            text = text.decode() if isinstance(text, bytes) else text
             text.encode()
-        except UnicodeEncodeError as error:
+        except UnicodeError as error:
             raise RequestError(f"the prompt is no valid text: {error}", where=where, hint="correct it") from error
         return tuple(self.tokenizer.encode(text))
 
@@ -141,11 +146,23 @@ class Intake:
             )
 
 
+def _check_names(id: object, priority: object) -> None:
+    if not isinstance(id, str) or not id:
+        raise RequestError(f"the request id {id!r} is no text", hint="leave it out, or give one")
+    if not isinstance(priority, int) or isinstance(priority, bool):
+        raise RequestError(
+            f"the priority {priority!r} is no integer", where=f"request {id}", hint="0, or less to be earlier"
+        )
+
+
+def choice_id(id: str, choice: int) -> str:
+    """What hooks and memory know a choice as; choice 0 is the request itself."""
+    return f"{id}#{choice}" if choice else id
+
+
 def _integers(prompt: Iterable[Any], where: str) -> tuple[int, ...]:
     """Token ids of any integer type; a truth value is none."""
     try:
-        if isinstance(prompt, bytes | bytearray):
-            raise TypeError("it is bytes")
         return tuple(_index(token) for token in prompt)
     except TypeError as error:
         raise RequestError(

@@ -49,7 +49,7 @@ def gumbel(states: Sequence[int], tokens: Tensor) -> Tensor:
 
 
 def _bits_numpy(states: Sequence[int], tokens: NDArray[np.int64]) -> NDArray[np.int64]:
-    """[rows, n]: 63 random bits of each token. As `_mix`, whose last step would only stir bits that get rounded away."""
+    """[rows, n]: 63 random bits of each token. As `_mix`; its last step would only stir bits that get rounded away."""
     x = tokens.view(np.uint64) * np.uint64(GOLDEN) + np.array([[state] for state in states], dtype=np.uint64)
     for shift, factor in MIX:
         x ^= x >> np.uint64(shift)

@@ -64,6 +64,10 @@ class Planner:
         for queue in (self.waiting, *self.choices.values()):
             if request in queue:
                 queue.remove(request)
+        self._let_go(request)
+
+    def _let_go(self, request: Request) -> None:
+        """It ends before its further choices could fork: they wait by themselves."""
         self.waiting += self.choices.pop(request.id, ())
 
     def plan(self) -> StepPlan:
@@ -95,6 +99,7 @@ class Planner:
             self._give_row(request)
             if reason is not Reason.PREEMPTED:
                 self._restarted.pop(request.id, None)
+                self._let_go(request)
 
     def _admit(self, request: Request) -> bool:
         """Give the first waiting request a row and room for all its tokens; False where it has to wait.
@@ -107,15 +112,50 @@ class Planner:
             self.events.added(request)
         except RequestError as error:
             self._give_row(request)
-            self.events.failed(request, error)
+            self._fail(request, error)
             return True
         self.running.append(request)
-        request.cached_tokens = self.kv.match(request)
-        request.lengths = {role.name: request.cached_tokens for role in self.sizing.roles}
+        found = self.kv.match(request)
+        request.lengths = {role.name: found for role in self.sizing.roles}
+        if request.id not in self._restarted:  # what it finds of its own, when it starts over, was not cached for it
+            request.cached_tokens = found
         if self.kv.reserve(request, len(request.tokens) - request.computed) is not None:
+            self._fork_choices(request)
             return True
         self._preempt(request)
         return False
+
+    def _fail(self, request: Request, error: RequestError) -> None:
+        self._let_go(request)
+        self.events.failed(request, error)
+
+    def _fork_choices(self, parent: Request) -> None:
+        """Once all of the prompt but its last token is computed, further choices share that. Each computes the last
+        token itself, so that its first row is its own. One that finds no room waits like any other request."""
+        if parent.computed < len(parent.prompt) - 1:
+            return
+        for child in self.choices.pop(parent.id, ()):
+            if parent.computed == 0 or not self._free_rows or not self._share(parent, child):
+                self.waiting.append(child)
+
+    def _share(self, parent: Request, child: Request) -> bool:
+        child.row = self._free_rows.pop()
+        child.lengths, child.cache_key = dict(parent.lengths), dict(parent.cache_key)
+        child.cached_tokens = parent.cached_tokens
+        try:
+            self.kv.fork(parent, child)
+        except (MemoryError, RequestError):
+            self._give_row(child)
+            return False
+        self.running.append(child)
+        try:
+            self.events.forked(parent, child)
+        except RequestError as error:
+            self.running.remove(child)
+            self.kv.release(child)
+            self._give_row(child)
+            self.events.failed(child, error)
+        return True
 
     def _give_row(self, request: Request) -> None:
         self._free_rows.append(request.row)
@@ -132,7 +172,7 @@ class Planner:
             window = undrafted(window)
             grant = self.kv.reserve(request, len(window.tokens))
         while grant is None:
-            victim = self._victim({w.request for w in windows})
+            victim = self._victim(request, {w.request for w in windows})
             if victim is None or victim is request:
                 return budget
             self._restarted[victim.id] = victim.generated
@@ -142,10 +182,14 @@ class Planner:
         grants.append(grant)
         return budget - len(window.tokens)
 
-    def _victim(self, granted: set[str]) -> Request | None:
-        """Whom the policy gives up, of those that got nothing in this step and have progressed since they last were."""
+    def _victim(self, request: Request, granted: set[str]) -> Request | None:
+        """Whom the policy gives up for `request`, of those that got nothing in this step and have progressed since
+        they last were. Where nobody has, all would wait for one another: the first in rank may then take from any."""
         progressed = [r for r in self.running if r.generated > self._restarted.get(r.id, -1)]
-        return self.policy.victim([r for r in progressed if r.id not in granted])
+        victim = self.policy.victim([r for r in progressed if r.id not in granted])
+        if victim is None and not granted and request is min(self.running, key=self.policy.rank):
+            victim = self.policy.victim([r for r in self.running if r is not request])
+        return victim
 
     def _preempt(self, victim: Request) -> None:
         """Release it and queue it afresh."""

@@ -96,34 +96,35 @@ def _checked(logits: Tensor) -> list[int]:
 
 def sample(logits: Tensor, params: SamplingParams, seed: int, position: int) -> int:
     """Gumbel-max over what temperature, top-k, top-p and min-p leave of logits [vocabulary]; NO_TOKEN if nothing."""
-    scaled = scale(logits, params.temperature)
-    tokens = survivors(scaled, params)
-    scores = gumbel([stream(seed, position)], tokens)
-    scores += scaled if len(tokens) == len(scaled) else scaled[tokens]
-    winner = _checked(scores)[0] if len(tokens) else NO_TOKEN
+    tokens, values = survivors(scale(logits, params.temperature), params)
+    winner = _checked(gumbel([stream(seed, position)], tokens).add_(values))[0] if len(tokens) else NO_TOKEN
     return winner if winner == NO_TOKEN else int(tokens[winner])
 
 
 def scale(logits: Tensor, temperature: float) -> Tensor:
     """[vocabulary] -> the same in fp32, the likeliest at 0, divided by the temperature however small that is."""
-    logits = logits.float()
-    return (logits - logits.max()).div_(max(temperature, torch.finfo(torch.float32).tiny))
+    limits = torch.finfo(torch.float32)
+    logits = logits.float().clamp(max=limits.max)  # a plugin may force a token by infinity
+    return logits.sub_(logits.max()).div_(max(temperature, limits.tiny))
 
 
-def survivors(scaled: Tensor, params: SamplingParams) -> Tensor:
-    """Token ids [n], ascending, that truncation leaves. Ties at a boundary all stay, so order never matters.
-
-    Where nothing is truncated, masked tokens are among them: their score is -inf all the same.
+def survivors(scaled: Tensor, params: SamplingParams) -> tuple[Tensor, Tensor]:
+    """Token ids [n], ascending, that truncation leaves, and their values. Ties at a boundary all stay, so order never
+    matters. Where nothing is truncated, masked tokens are among them: their score is -inf all the same.
     """
-    tokens = torch.arange(len(scaled), device=scaled.device)
+    tokens, values = torch.arange(len(scaled), device=scaled.device), scaled
     if 0 < params.top_k < len(scaled):
-        tokens = _at_least(scaled, float(scaled.topk(params.top_k).values[-1]))
+        tokens, values = _keep(tokens, values, float(scaled.topk(params.top_k).values[-1]))
     if params.top_p < 1:
-        kept = scaled[tokens]
-        tokens = tokens[_at_least(kept, _nucleus_floor(kept, params.top_p))]
+        tokens, values = _keep(tokens, values, _nucleus_floor(values, params.top_p))
     if params.min_p > 0:
-        tokens = tokens[_at_least(scaled[tokens], math.log(params.min_p))]
-    return tokens
+        tokens, values = _keep(tokens, values, math.log(params.min_p))
+    return tokens, values
+
+
+def _keep(tokens: Tensor, values: Tensor, floor: float) -> tuple[Tensor, Tensor]:
+    at = _at_least(values, floor)
+    return tokens[at], values[at]
 
 
 def _nucleus_floor(scaled: Tensor, top_p: float) -> float:

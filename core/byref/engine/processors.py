@@ -1,4 +1,4 @@
-"""Edits of one row of logits before plugins see it. Each is a pure function of (request, position, hypothetical prefix).
+"""Edits of one row of logits, before plugins see it: pure functions of (request, position, hypothetical prefix).
 
 Knows sampling parameters; must not know neighbours, nor whether a token of the prefix is a draft.
 """

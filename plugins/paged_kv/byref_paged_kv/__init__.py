@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
 
 from byref import API_VERSION, Plugin, PluginInfo, hookimpl
 from byref.contract.roles import KV_POOLS, KV_PREFIX, KV_REWIND
 
 if TYPE_CHECKING:
     from byref.contract.context import ForwardContext
+    from byref.contract.requests import Reason, Request
     from byref.contract.roles import Sizing
     from byref.contract.state import State
     from byref.contract.step import Step
+    from byref_paged_kv.kv import PagedKV
 
 __all__ = ["Options", "PagedKVPlugin"]
 
@@ -28,8 +30,16 @@ class Options(BaseModel):
     """Tokens of one page."""
     num_pages: int = Field(default=0, ge=0)
     """Pages there are, the null page not counted; 0 takes as many as hold the engine's `kv_tokens`."""
+    kv_memory: Annotated[float, Field(gt=0, le=1)] | ByteSize | None = None
+    """Memory for pages instead of a number of them: bytes, as in "2GiB", or a fraction of what is free."""
     prefix_cache: bool = True
     """Keep the pages of finished prompts, and share them with requests that begin alike."""
+
+    @model_validator(mode="after")
+    def _sized_once(self) -> Self:
+        if self.num_pages and self.kv_memory is not None:
+            raise ValueError("num_pages and kv_memory both say how much there is: give one of them")
+        return self
 
 
 class PagedKVPlugin(Plugin[Options]):
@@ -44,6 +54,16 @@ class PagedKVPlugin(Plugin[Options]):
 
         self._kv = PagedKV(sizing, self.options)
         return [self._kv]
+
+    @property
+    def kv(self) -> PagedKV:
+        """The KV of the engine that runs: its figures, and `listen` for events of the prefix cache."""
+        return self._kv
+
+    @hookimpl
+    def request_released(self, request: Request, reason: Reason) -> None:
+        if reason.value == "preempted":
+            self._kv.preempted(request)
 
     @hookimpl
     def prepare_step(self, step: Step) -> None:

@@ -1,64 +1,60 @@
-"""The KV role in pages. Knows requests, pages and prefixes; attention finds entries through pools alone."""
+"""The KV role in pages. Knows requests and pages; attention finds entries through pools alone."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import partial
+from dataclasses import dataclass
 from typing import ClassVar
 
 from torch import Tensor
 
-from byref.contract.errors import ConfigError, RequestError
+from byref.contract.errors import RequestError
 from byref.contract.requests import Request
 from byref.contract.roles import Sizing
 from byref.contract.state import Key
 from byref.contract.step import Grant
 from byref.kv import Geometry, SlotKV, Space
 from byref_paged_kv import Options
-from byref_paged_kv.prefix import Digest, chain, root
+from byref_paged_kv.budget import count_pages, page_tokens
+from byref_paged_kv.events import Listener
+from byref_paged_kv.sharing import Sharing
 from byref_paged_kv.space import PagedSpace, StateSpace
 
 
 @dataclass(slots=True)
-class Holding:
-    """What one running request has here."""
+class Counts:
+    """What happened since the start."""
 
-    row: int
-    start: Digest
-    published: int = 0
-    """Full pages of the first space that are published, or were found published."""
-    digests: list[Digest] = field(default_factory=list)
-    """Of its pages, as far as they were needed."""
-    granted: bool = False
-    """Whether it computes already."""
+    hit_tokens: int = 0
+    asked_tokens: int = 0
+    preemptions: int = 0
 
 
 class PagedKV(SlotKV):
-    """Pages of fixed size. Equal prefixes share pages; what is published is computed and accepted, never a draft."""
+    """Pages of fixed size, the same number of tokens in every space."""
 
     key: ClassVar[Key[PagedKV]]
 
     def __init__(self, sizing: Sizing, options: Options) -> None:
-        self._options = options
+        self._page_tokens = page_tokens(sizing.pools, options.page_size)
+        self._count = count_pages(options, sizing)
         self._paged: list[PagedSpace] = []
-        self._holdings: dict[str, Holding] = {}
-        self._pending: dict[Digest, str] = {}
-        """Pages being computed, by what they will stand for: followers wait for them."""
-        self.hit_tokens = self.asked_tokens = 0
+        self._granted: set[str] = set()
+        """Requests that compute already."""
+        self._rows: dict[str, int] = {}
+        self.counts = Counts()
         super().__init__(sizing, self._make_space)
+        # The state after a prefix is there only where a window ended just there, so nobody could start from it.
         stateful = any(spec.per == "request" for spec in sizing.pools)
-        self._shares = options.prefix_cache and not stateful and bool(self._paged)
+        roles = [role.name for role in sizing.roles]
+        self._sharing = Sharing(self._paged, roles, enabled=options.prefix_cache and not stateful)
+        self._ahead = sizing.max_drafts if len(sizing.roles) > 1 else 0
+        """Rows that a drafter of its own role computes after those of the target's window."""
 
     def _make_space(self, geometry: Geometry) -> Space:
         if geometry.per_request:
             return StateSpace(geometry, self._sizing)
-        tokens = max(self._options.page_size // geometry.stride, 1) * geometry.stride
-        pages = self._options.num_pages * self._options.page_size or self._sizing.kv_tokens
-        count = -(-pages // tokens)
-        if count < 1:
-            raise ConfigError("the KV cache has no page", where="[plugins.paged_kv] num_pages", hint="give it room")
-        self._paged.append(PagedSpace(geometry, self._sizing, tokens, count))
+        self._paged.append(PagedSpace(geometry, self._sizing, self._page_tokens, self._count))
         return self._paged[-1]
 
     def buffers(self) -> Mapping[str, Tensor]:
@@ -70,163 +66,120 @@ class PagedKV(SlotKV):
         for space in self._paged:
             space.publish_table()
 
+    def listen(self, listener: Listener) -> None:
+        """Call `listener` with every event of the prefix cache, while it happens."""
+        self._sharing.listeners.append(listener)
+
     def refusal(self, request: Request) -> str | None:
-        need = min(request.limit, self._sizing.max_context) + self._sizing.max_drafts
+        need = self._most(request)
         for space in self._paged:
-            if space.geometry.window is None and -(-need // space.page_tokens) > space.pages.count:
-                room = space.pages.count * space.page_tokens
+            if -(-self._at_once(space, need) // self._page_tokens) > space.pages.count:
+                room = space.pages.count * self._page_tokens
                 return f"it needs room for {need} tokens and the KV cache holds {room}"
         return None
 
     def match(self, request: Request) -> int:
-        holding = Holding(request.row, root(request.cache_key))
-        self._holdings[request.id] = holding
-        if not self._shares:
-            return 0
-        first = self._paged[0]
-        usable = (len(request.tokens) - 1) // first.page_tokens
-        holding.digests = list(chain(holding.start, request.tokens, first.page_tokens))
-        found = self._longest(request, holding, usable)
-        holding.published = found
-        return found * first.page_tokens
-
-    def _longest(self, request: Request, holding: Holding, usable: int) -> int:
-        """Take the longest prefix that every space has, and return its number of pages.
-
-        A window space has to have only the pages that the window before the prefix's end reaches into.
-        """
-        found = [self._found(space, request, holding, usable) for space in self._paged]
-        n = next(n for n in range(usable, -1, -1) if all(map(partial(_serves, n), self._paged, found)))
-        for space, pages in zip(self._paged, found, strict=True):
-            kept = [page if at >= n - _reach(space) else 0 for at, page in enumerate(pages[:n])]
-            for page in filter(None, kept):
-                space.pages.hold(page)
-            space.extend(request.row, kept)
-        return n
-
-    def _found(self, space: PagedSpace, request: Request, holding: Holding, usable: int) -> list[int]:
-        """The published page of each digest, 0 where there is none."""
-        size = space.page_tokens
-        return [
-            space.index.find(digest, request.tokens[i * size : (i + 1) * size]) or 0
-            for i, digest in enumerate(holding.digests[:usable])
-        ]
+        self._rows[request.id] = request.row
+        return self._sharing.match(request)
 
     def reserve(self, request: Request, n: int) -> Grant | None:
-        holding = self._holdings[request.id]
-        self._publish(request, holding)
-        if not holding.granted and self._must_wait(request, holding):
+        self._sharing.publish(request)
+        first = request.id not in self._granted
+        if first and self._sharing.must_wait(request):
             return None
-        upto = min(request.computed + n, self._sizing.max_context + self._sizing.max_drafts)
-        lacking = [(space, space.missing(request.row, upto)) for space in self._paged]
+        upto = min(request.computed + n, self._most(request))
+        lacking = [(space, space.missing(request.row, self._reach(space, request, upto))) for space in self._paged]
         if any(count > space.pages.available for space, count in lacking):
             return None
         for space, count in lacking:
-            taken = space.pages.take(count)
-            space.extend(request.row, taken or [])
-        if not holding.granted:
-            holding.granted = True
-            self.asked_tokens += len(request.tokens)
-            self.hit_tokens += request.computed
-        for digest in holding.digests[holding.published :]:
-            self._pending.setdefault(digest, request.id)
+            space.extend(request.row, space.pages.take(count) or [])
+        if first:
+            self._start(request)
         return Grant(request.id, upto)
 
-    def _must_wait(self, request: Request, holding: Holding) -> bool:
-        """Whether somebody is computing the page that this request, which has computed nothing yet, needs next."""
-        rest = holding.digests[holding.published :] if self._shares else []
-        return bool(rest) and self._pending.get(rest[0], request.id) != request.id
+    def _start(self, request: Request) -> None:
+        self._granted.add(request.id)
+        self.counts.asked_tokens += len(request.tokens)
+        self.counts.hit_tokens += request.computed
+        self._sharing.claim(request)
+
+    def _most(self, request: Request) -> int:
+        """Entries that it can ever have, drafts in flight included."""
+        return min(request.limit, self._sizing.max_context) + self._sizing.max_drafts
+
+    def _at_once(self, space: PagedSpace, entries: int) -> int:
+        """Tokens whose entries are kept at once: of a window space those of the window and of two forwards, unless
+        another role that stays behind needs more."""
+        window = space.geometry.window
+        if window is None or len(self._sizing.roles) > 1:
+            return entries
+        return min(entries, window * space.geometry.stride + 2 * self._sizing.max_rows + 2 * self._page_tokens)
+
+    def _reach(self, space: PagedSpace, request: Request, upto: int) -> int:
+        """How far `space` needs pages now: with the drafter's rows, and of a window space for one forward only."""
+        if space.geometry.window is not None:
+            upto = min(upto, request.computed + self._sizing.max_rows)
+        return min(upto + self._ahead, self._most(request))
 
     def commit(self, request: Request, path: Sequence[int]) -> None:
         super().commit(request, path)
+        start = request.computed
+        # A drafter computes the same rows after the target: what they see must still be there. One that has computed
+        # nothing by the second window is not run for this request.
+        behind = [n for n in request.lengths.values() if n or not start]
         for space in self._paged:
-            space.slide(request.row, request.computed + len(path))
+            space.slide(request.row, min(behind) if len(self._sizing.roles) > 1 else start + len(path))
 
     def fork(self, parent: Request, child: Request) -> None:
-        holding = self._holdings[parent.id]
-        needed = [self._own_pages(space, parent) for space in self._paged]
-        if any(len(own) > space.pages.available for space, own in zip(self._paged, needed, strict=True)):
+        full = parent.computed // self._page_tokens
+        own = [{at for at, page in enumerate(space.held[parent.row]) if at >= full and page} for space in self._paged]
+        if any(len(places) > space.pages.available for space, places in zip(self._paged, own, strict=True)):
             raise RequestError(f"there is no room to fork request {parent.id}", hint="ask for fewer choices")
-        self._holdings[child.id] = Holding(child.row, holding.start, holding.published, list(holding.digests))
-        for space, own in zip(self._paged, needed, strict=True):
-            pages = list(space.held.get(parent.row, ()))
-            fresh = iter(space.pages.take(len(own)) or [])
-            for at, page in enumerate(pages):
-                if at in own:
-                    pages[at] = next(fresh)
-                elif page:
-                    space.pages.hold(page)
-            space.extend(child.row, pages)
+        for space, places in zip(self._paged, own, strict=True):
+            space.fork(parent.row, child.row, places)
+        self._rows[child.id] = child.row
+        self._granted.add(child.id)
+        self._sharing.fork(parent, child)
         for pool in self._pools.values():
             pool.move(pool.placement.copies(parent.row, child.row))
 
-    def _own_pages(self, space: PagedSpace, parent: Request) -> list[int]:
-        """Places of pages that the two may not share: those that either will write to."""
-        full = parent.computed // space.page_tokens
-        return [at for at, page in enumerate(space.held.get(parent.row, ())) if at >= full and page]
-
     def release(self, request: Request) -> None:
-        holding = self._holdings.pop(request.id, None)
-        if holding is None:
+        row = self._rows.pop(request.id, None)
+        if row is None:
             return
-        self._publish(request, holding)
-        self._pending = {digest: id for digest, id in self._pending.items() if id != request.id}
+        self._sharing.release(request)
+        self._granted.discard(request.id)
         for space in self._paged:
-            space.give(holding.row)
+            space.give(row)
 
-    def _publish(self, request: Request, holding: Holding) -> None:
-        """Full pages whose rows every role has computed, and whose tokens are accepted, become findable."""
-        if not self._shares:
-            return
-        size = self._paged[0].page_tokens
-        full = min((request.lengths.get(role.name, 0) for role in self._sizing.roles), default=0) // size
-        if full > len(holding.digests):
-            before = holding.digests[-1] if holding.digests else holding.start
-            more = request.tokens[len(holding.digests) * size : full * size]
-            holding.digests += chain(before, more, size)
-        for i in range(holding.published, full):
-            tokens, digest = request.tokens[i * size : (i + 1) * size], holding.digests[i]
-            for space in self._paged:
-                page = space.held[request.row][i]
-                if page:
-                    space.index.put(digest, tokens, page)
-            self._pending.pop(digest, None)
-        holding.published = max(holding.published, full)
+    def preempted(self, request: Request) -> None:
+        """Count a request that loses what it computed."""
+        self.counts.preemptions += request.id in self._granted
 
     def reset(self) -> None:
         """Forget every published page; running requests keep what they have. Also called after warm-up."""
-        for space in self._paged:
-            for page in space.index.clear():
-                space.pages.forget(page)
+        self._sharing.reset()
 
     def usage(self) -> Mapping[str, int]:
-        first = self._paged[0] if self._paged else None
+        pages = self._paged[0].pages if self._paged else None
         return {
-            "used_tokens": first.pages.used * first.page_tokens if first else 0,
-            "capacity_tokens": first.pages.count * first.page_tokens if first else 0,
+            "used_tokens": pages.used * self._page_tokens if pages else 0,
+            "capacity_tokens": pages.count * self._page_tokens if pages else 0,
         }
 
-    def figures(self) -> Mapping[str, int]:
-        """Pages of the first space, and what the prefix cache did since the start."""
-        pages = self._paged[0].pages
+    def figures(self) -> Mapping[str, float]:
+        """Pages of all spaces, and what happened since the start."""
+        pages = [space.pages for space in self._paged]
         return {
-            "free_pages": pages.available - pages.cached,
-            "used_pages": pages.used,
-            "cached_pages": pages.cached,
-            "evictions": pages.evictions,
-            "hit_tokens": self.hit_tokens,
-            "asked_tokens": self.asked_tokens,
+            "free_pages": sum(p.available - p.cached for p in pages),
+            "used_pages": sum(p.used for p in pages),
+            "cached_pages": sum(p.cached for p in pages),
+            "evictions": sum(p.evictions for p in pages),
+            "hit_rate": self.counts.hit_tokens / max(self.counts.asked_tokens, 1),
+            "hit_tokens": self.counts.hit_tokens,
+            "asked_tokens": self.counts.asked_tokens,
+            "preemptions": self.counts.preemptions,
         }
-
-
-def _reach(space: PagedSpace) -> int:
-    """Pages before a page's end that the window reaches into; more than there are without a window."""
-    window = space.geometry.window
-    return -(-window // space.per_page) if window is not None else 1 << 62
-
-
-def _serves(n: int, space: PagedSpace, pages: list[int]) -> bool:
-    return all(pages[max(n - _reach(space), 0) : n])
 
 
 PagedKV.key = Key("paged_kv", PagedKV)

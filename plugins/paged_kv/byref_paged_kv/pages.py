@@ -11,7 +11,7 @@ class Pages:
     until it is needed. Page 0 is the null page and never handed out.
     """
 
-    def __init__(self, count: int, evicted: Callable[[int], None]) -> None:
+    def __init__(self, count: int, evicted: Callable[[int], object]) -> None:
         self.count = count
         self._evicted = evicted
         self._free = list(range(count, 0, -1))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection
+
 import torch
 from torch import Tensor
 
@@ -20,10 +22,14 @@ class PagedSpace(Space):
 
     def __init__(self, geometry: Geometry, sizing: Sizing, page_tokens: int, count: int) -> None:
         self.geometry = geometry
-        self.per_page = max(page_tokens // geometry.stride, 1)
-        self.page_tokens = self.per_page * geometry.stride
+        self.page_tokens, self.per_page = page_tokens, page_tokens // geometry.stride
         self.index = Index()
-        self.pages = Pages(count, self.index.forget)
+        self.on_evict: Callable[[int], object] = self.index.forget
+        """Told of a published page that is needed for something else."""
+        self.pages = Pages(count, lambda page: self.on_evict(page))
+        window = geometry.window
+        self.reach = -(-window // self.per_page) if window is not None else 1 << 62
+        """Pages before a page's end that the window reaches into; more than there are without a window."""
         self.slots = (count + 1) * self.per_page + (sizing.max_requests + 1) * geometry.stage
         self.held: dict[int, list[int]] = {}
         """Pages of each request row in order; 0 where one was given back because it fell behind the window."""
@@ -43,6 +49,21 @@ class PagedSpace(Space):
         at = len(own)
         own += pages
         self._host[row, at : len(own)] = torch.tensor(pages, dtype=torch.int64)
+
+    def share(self, row: int, pages: list[int]) -> None:
+        """Start a row with pages that others may hold too; 0 stands for one that it does not need."""
+        for page in filter(None, pages):
+            self.pages.hold(page)
+        self.extend(row, pages)
+
+    def fork(self, row: int, child: int, own: Collection[int]) -> None:
+        """Start request row `child` with the pages of `row`, and a page of its own in each place of `own`."""
+        fresh = iter(self.pages.take(len(own)) or [])
+        pages = [next(fresh) if at in own else page for at, page in enumerate(self.held[row])]
+        for at, page in enumerate(pages):
+            if page and at not in own:
+                self.pages.hold(page)
+        self.extend(child, pages)
 
     def replace(self, row: int, at: int, page: int) -> None:
         """Another page in the place of one."""

@@ -98,7 +98,7 @@ class Taps(Refills):
     @hookimpl
     def bind(self, spec, site):
         if isinstance(spec, TapSpec) and spec.layer == 1:
-            return lambda hidden, ctx: getattr(ctx.state(Counts.key), self.way)(ctx)
+            return lambda _, ctx: getattr(ctx.state(Counts.key), self.way)(ctx)
         return None
 
 
@@ -200,7 +200,9 @@ class Wrapper(Plugin):
 
 
 def test_an_answer_that_cannot_be_captured_is_refused_at_start_by_name(short_llama):
-    with pytest.raises(CaptureError, match=r"the answer of eager_one to EmbedSpec 'model\.embed_tokens' cannot be captured in"):
+    with pytest.raises(
+        CaptureError, match=r"the answer of eager_one to EmbedSpec 'model\.embed_tokens' cannot be captured in"
+    ):
         start(short_llama, {"eager_one": Uncapturable}, capture="tape")
     with start(short_llama, {"eager_one": Uncapturable}) as engine:
         assert together(engine, [[1, 2, 3]], greedy(3))[0].error is None

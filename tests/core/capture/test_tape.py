@@ -13,7 +13,7 @@ HOST_READS = {
     "item": lambda x: x[0].item(),
     "tolist": lambda x: x.tolist(),
     "numpy": lambda x: x.numpy(),
-    "asarray": lambda x: np.asarray(x),
+    "asarray": np.asarray,
     "bool": lambda x: bool(x[0] > 0),
     "if": lambda x: x + 1 if x[0] > 0 else x,
     "int": lambda x: int(x[0]),
@@ -21,7 +21,7 @@ HOST_READS = {
     "index": lambda x: range(10)[x[0].long()],
     "slice": lambda x: x[: x[0].long()],
     "element": lambda x: x[x[0].long()],
-    "print": lambda x: str(x),
+    "print": str,
     "cpu": lambda x: x.cpu(),
     "in": lambda x: 3.0 in x,
     "iterate": lambda x: [float(value) for value in x],
@@ -55,7 +55,7 @@ HOST_VALUES = {
     "FloatTensor": lambda x: x + torch.FloatTensor([1.0, 2.0, 3.0]),
     "asarray": lambda x: x + torch.asarray([1.0, 2.0, 3.0]),
     "set item": lambda x: x.clone().__setitem__(slice(None), torch.tensor([1.0, 2.0, 3.0])),
-    "as the result": lambda x: torch.from_numpy(np.ones(3, dtype=np.float32)),
+    "as the result": lambda _: torch.from_numpy(np.ones(3, dtype=np.float32)),
 }
 
 

@@ -1,43 +1,25 @@
 """The command line: answers, sentences for mistakes, and what help may not import."""
 
 import json
+import os
 import subprocess
 import sys
 
 import pytest
 
-from byref.cli.main import main
+HELP = [[command, "--help"] for command in ("generate", "chat", "batch", "bench", "models", "pull", "init", "env")]
 
 
-@pytest.fixture(autouse=True)
-def here(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("BYREF_CACHE", str(tmp_path / "cache"))
-    return tmp_path
-
-
-@pytest.fixture
-def byref(capsys):
-    """Runs a command in this process: (exit code, standard output, standard error)."""
-
-    def run(*arguments):
-        try:
-            main(arguments)
-            code = 0
-        except SystemExit as end:
-            code = end.code or 0
-        return code, *capsys.readouterr()
-
-    return run
-
-
-@pytest.mark.parametrize("arguments", [["--help"], ["plugins", "list"], ["config", "show"], ["generate", "--help"]])
+@pytest.mark.parametrize(
+    "arguments", [["--help"], *HELP, ["plugins", "list"], ["config", "show"], ["models"]], ids=" ".join
+)
 def test_light_commands_import_nothing_heavy(arguments):
     heavy = "('torch', 'transformers', 'byref.engine', 'byref_models')"
+    plugins = " - {'byref_models'}" if arguments == ["models"] else ""  # it asks the enabled ones
     program = (
         "import sys\nfrom byref.cli.main import main\n"
         f"try: main({arguments!r})\nexcept SystemExit as end: assert not end.code, end.code\n"
-        f"found = [name for name in {heavy} if name in sys.modules]\nassert not found, found"
+        f"found = ({{name for name in {heavy} if name in sys.modules}}{plugins})\nassert not found, found"
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
 
@@ -104,6 +86,13 @@ MISTAKES = [
     ),
     (["generate", "x", "--max-tokens", "0"], 1, "in: --max-tokens"),
     (["generate", "x", "--stop", ""], 1, "in: --stop"),
+    (["generate", "x", "--param", "top_q=1"], 1, "in: --param top_q\n  try: did you mean 'top_"),
+    (["generate", "x", "--param", "min_p=2"], 1, "in: --param min_p"),
+    (["generate", "x", "--param", "seed"], 1, "byref: 'seed' gives no parameter a value"),
+    (["chat", "--temperature", "-1"], 1, "in: --temperature"),
+    (["batch", "none.jsonl", "out.jsonl"], 1, "byref: the requests cannot be read"),
+    (["bench", "--concurrency", "65"], 1, "try: --set engine.max_requests=65"),
+    (["bench", "--requests", "0"], 2, "--requests"),
     (["generate", "x", "--dtype", "int8"], 1, "in: command line, field model.dtype"),
     (["generate", "x", "-p", "nobody"], 1, "byref: there is no plugin 'nobody'"),
     (["generate", "x", "--set", "engine.max_row=3"], 1, "try: did you mean 'max_rows'?"),
@@ -111,6 +100,7 @@ MISTAKES = [
     (["generate", "x", "--max-token", "3"], 2, "--max-tokens"),
     (["generate"], 2, "Missing argument"),
     (["generatee", "x"], 2, "Did you mean 'generate'?"),
+    (["chatt"], 2, "Did you mean 'chat'?"),
     (["nonsense"], 2, "No such command 'nonsense'"),
     (["pull", "gpt-5"], 1, "byref: no model 'gpt-5' can be pulled"),
     (["plugins", "info", "model"], 1, "try: did you mean 'models'?"),
@@ -141,3 +131,21 @@ def test_an_unforeseen_error_is_no_bare_traceback(byref, monkeypatch):
     code, _, err = byref("config", "show")
     assert code == 1
     assert err.startswith("byref: ZeroDivisionError: division by zero\n  this is a mistake of byref's")
+
+
+def completed(words, *, shell="bash"):
+    """What the shell would offer."""
+    environment = {
+        **os.environ,
+        "_BYREF_COMPLETE": f"complete_{shell}",
+        "COMP_WORDS": words,
+        "COMP_CWORD": str(len(words.split()) - 1),
+    }
+    command = [sys.executable, "-c", "from byref.cli.main import main; main([])"]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False).stdout.split()
+
+
+def test_shells_complete_commands_options_and_models():
+    assert completed("byref ch") == ["chat"]
+    assert "--temperature" in completed("byref chat --tem")
+    assert completed("byref pull smo") == ["smollm2"]

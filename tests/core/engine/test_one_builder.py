@@ -35,9 +35,9 @@ def sites(source: str) -> Iterator[tuple[str, int]]:
             name = last(node.func)
             if name in makers:
                 yield "call", node.lineno
-            elif name in RAW | COPIERS and (mentions(node, held) or is_method(node, held)):
-                yield name, node.lineno
-            elif name in {"partial", "getattr", "map", "starmap"} and mentions(node, makers):
+            elif (name in RAW | COPIERS and (mentions(node, held) or is_method(node, held))) or (
+                name in {"partial", "getattr", "map", "starmap"} and mentions(node, makers)
+            ):
                 yield name, node.lineno
 
 
@@ -46,7 +46,11 @@ def aliases(tree: ast.AST, makers: set[str]) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, (ast.Import, ast.ImportFrom)):
             yield from (one.asname for one in node.names if one.asname and one.name.split(".")[-1] in makers)
-        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value is not None and last(node.value) in makers:
+        elif (
+            isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr))
+            and node.value is not None
+            and last(node.value) in makers
+        ):
             targets = node.targets if isinstance(node, ast.Assign) else [node.target]
             yield from (name for target in targets if (name := last(target)))
         elif isinstance(node, ast.ClassDef) and any(last(base) in makers for base in node.bases):
@@ -121,7 +125,9 @@ def test_a_second_builder_would_be_found(source):
     assert list(sites(source))
 
 
-@pytest.mark.parametrize("source", ["def f(ctx: ForwardContext) -> None: ...", "from dataclasses import replace\nreplace(window, start=1)"])
+@pytest.mark.parametrize(
+    "source", ["def f(ctx: ForwardContext) -> None: ...", "from dataclasses import replace\nreplace(window, start=1)"]
+)
 def test_what_builds_none_is_left_alone(source):
     assert not list(sites(source))
 

