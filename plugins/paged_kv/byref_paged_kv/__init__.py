@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Annotated, Self
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
 
@@ -13,7 +13,8 @@ from byref.contract.roles import KV_POOLS, KV_PREFIX, KV_REWIND
 if TYPE_CHECKING:
     from byref.contract.context import ForwardContext
     from byref.contract.requests import Reason, Request
-    from byref.contract.roles import Sizing
+    from byref.contract.roles import Site, Sizing
+    from byref.contract.specs import Attend, Spec
     from byref.contract.state import State
     from byref.contract.step import Step
     from byref_paged_kv.kv import PagedKV
@@ -35,6 +36,11 @@ class Options(BaseModel):
     prefix_cache: bool = True
     """Keep the pages of finished prompts, and share them with requests that begin alike."""
 
+    dtype: Literal["auto", "int8", "fp8"] = "auto"
+    """How keys and values are stored: auto as they are computed, int8 or fp8 (e4m3) with one scale per head."""
+    attention: Literal["auto", "gather", "views", "triton"] = "auto"
+    """How attention reads pages: copied first (gather), in place on a CPU (views), or by Triton kernels on CUDA."""
+
     @model_validator(mode="after")
     def _sized_once(self) -> Self:
         if self.num_pages and self.kv_memory is not None:
@@ -49,11 +55,29 @@ class PagedKVPlugin(Plugin[Options]):
     Options = Options
 
     @hookimpl
+    def refine(self, specs: Sequence[Spec[Any]]) -> Sequence[Spec[Any]] | None:
+        if self.options.dtype == "auto":
+            return None
+        from byref_paged_kv.codecs import quantise
+
+        return quantise(specs, self.options.dtype)
+
+    @hookimpl
     def create_states(self, sizing: Sizing) -> Sequence[State]:
         from byref_paged_kv.kv import PagedKV
 
         self._kv = PagedKV(sizing, self.options)
         return [self._kv]
+
+    @hookimpl
+    def bind(self, spec: Spec[Any], site: Site) -> Attend | None:
+        from byref.contract.specs import AttentionSpec
+
+        if not isinstance(spec, AttentionSpec) or spec.selection is not None:
+            return None
+        from byref_paged_kv.attention import answer
+
+        return answer(self.options.attention, spec, site, self._kv)
 
     @property
     def kv(self) -> PagedKV:

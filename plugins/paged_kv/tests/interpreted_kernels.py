@@ -1,0 +1,128 @@
+"""The Triton kernels against core's attention in plain torch, on the same pages and batches.
+
+Run by test_kernels.py in a process of its own, in Triton's interpreter; on a CUDA machine it runs on the device.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import replace
+
+import byref_paged_kv.triton_attention as attention
+import pytest
+import torch
+from byref_paged_kv import Options
+from byref_paged_kv.kv import PagedKV
+from byref_paged_kv.triton_attention import TritonAttention
+
+from byref.answers.attention import PoolAttention
+from byref.contract import Window
+from byref.contract.roles import TARGET, RoleSizing, Sizing
+from byref.contract.specs import AttentionSpec, PoolSpec
+from byref.testing.desk import Desk
+
+DEVICE = torch.device("cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda")
+DTYPE = torch.float32
+PLAIN = AttentionSpec(name="a", heads=4, kv_heads=2, key_dim=16, value_dim=16, scale=0.25)
+
+
+def spec(**changes):
+    return replace(PLAIN, **changes)
+
+
+SPECS = {
+    "grouped": spec(),
+    "single": spec(kv_heads=4),
+    "one for all": spec(kv_heads=1, heads=8),
+    "odd": spec(heads=9, kv_heads=3, key_dim=24, value_dim=24),
+    "wide": spec(heads=2, kv_heads=1, key_dim=128, value_dim=128),
+    "unequal": spec(key_dim=24, value_dim=16),
+    "windowed": spec(window=5),
+    "capped": spec(softcap=2.0),
+    "sinks": spec(sinks="sinks"),
+    "latent": spec(form="mla", kv_heads=1, key_dim=40, value_dim=32),
+    "all of it": spec(window=7, softcap=3.0, sinks="sinks"),
+}
+
+
+class Both:
+    """A model whose only layer is attention, computed twice."""
+
+    vocabulary, input_width = 1, 0
+
+    def __init__(self, kv, spec, sizing):
+        pool = kv.pool(TARGET, spec.pool_name)
+        sinks = torch.linspace(-1, 2, spec.heads).to(DEVICE) if spec.sinks else None
+        self.spec, self.pool = spec, pool
+        self.kernels = TritonAttention(spec, pool, pool.placement, sinks)
+        self.plain = PoolAttention(spec, pool, frozenset(), sinks)
+        self.live = 0
+
+    def __call__(self, ids, positions, hidden, ctx):
+        draw = torch.Generator().manual_seed(int(ids.sum()))
+        q = torch.randn(ctx.rows, self.spec.heads, self.spec.key_dim, generator=draw).to(DEVICE) * 2
+        kv = torch.randn(ctx.rows, self.spec.entry_width, generator=draw).to(DEVICE)
+        found = self.kernels(q, kv, ctx)
+        written = self.pool.data.clone()
+        wanted = self.plain(q, kv, ctx)
+        if self.live:
+            rows = slice(None, self.live)
+            assert torch.equal(written.nan_to_num(7), self.pool.data.nan_to_num(7))
+            torch.testing.assert_close(found[rows], wanted[rows], atol=2e-5, rtol=2e-5)
+        assert found.isfinite().all()
+        return torch.zeros(ctx.logit_rows, 1, device=DEVICE)
+
+
+def desk(spec, page_size):
+    pool = PoolSpec(name=spec.pool_name, width=spec.entry_width, dtype=DTYPE, window=spec.window)
+    sizing = Sizing(
+        device=DEVICE,
+        dtype=DTYPE,
+        max_requests=4,
+        max_rows=64,
+        max_context=96,
+        max_drafts=5,
+        kv_tokens=400,
+        captured=frozenset(),
+        roles=(RoleSizing(TARGET, 0, 1, 0),),
+        pools=(pool,),
+    )
+    kv = PagedKV(sizing, Options(page_size=page_size, prefix_cache=False))
+    for one in kv._pools.values():
+        one.data[1:] = float("nan")
+    made = Desk(kv, sizing, kv.publish_tables, kv.refill)
+    made.model = Both(kv, spec, sizing)
+    made._forwards._units[TARGET].model = made.model
+    return made
+
+
+def forward(desk, *windows: Window):
+    desk.model.live = sum(len(window.tokens) for window in windows)
+    assert desk.forward(*windows)
+
+
+@pytest.mark.parametrize("page_size", [1, 4, 16])
+@pytest.mark.parametrize("split", [16, 512])
+@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
+def test_kernels_equal_plain_torch(spec, split, page_size, monkeypatch):
+    """Ragged prompts in chunks, then decoding in step and out of step, chains and trees of drafts."""
+    monkeypatch.setattr(attention, "SPLIT_KEYS", split)
+    draw, table = random.Random(page_size), desk(spec, page_size)
+    requests = [table.add([draw.randrange(90) for _ in range(n)], 40) for n in (3, 37, 18)]
+    while any(r.computed < len(r.tokens) for r in requests):
+        windows = [table.window(r, draw.choice((7, 20))) for r in requests if r.computed < len(r.tokens)]
+        forward(table, *windows)
+        for window in windows:
+            table.keep(window, range(len(window.tokens)))
+    for request in requests:
+        request.tokens.append(9)
+    trees = [((), ()), ((5, 6, 7), ()), ((5, 6, 7, 8), (0, 0, 1, 3))]
+    for drafts, parents in trees:
+        windows = [table.window(r, 0, drafts, parents) for r in requests]
+        forward(table, *windows)
+        for window in windows:
+            table.keep(window, (0, 2) if parents else range(len(window.tokens)), 9)
+    windows = [table.window(requests[0]), table.window(requests[1], 0, (1, 2)), table.window(requests[2], 0, *trees[2])]
+    forward(table, *windows)
+    forward(table)  # padding only

@@ -1,0 +1,90 @@
+"""What the table [plugins.paged_kv] says: sizes, and which attention runs; what cannot be is refused."""
+
+from __future__ import annotations
+
+import pytest
+from byref_paged_kv import Options
+from byref_paged_kv.budget import fixed_bytes, page_bytes
+from engines import greedy, together
+from equality import EngineOracle, assert_equal
+from paging import assert_idle, start
+from pydantic import ValidationError
+
+import engines
+from byref.answers.attention import PoolAttention
+from byref.contract import ByrefError
+from byref_paged_kv.view_attention import ViewAttention
+
+
+def bound(engine):
+    return {type(one.call) for one in engine.parts.binder.bound if isinstance(one.call, PoolAttention)}
+
+
+@pytest.mark.parametrize("given", ["64KiB", 65536])
+def test_memory_in_bytes_gives_pages(short_llama, given):
+    with start(short_llama, paged={"kv_memory": given, "page_size": 4}) as engine:
+        (space,) = engine.parts.kv._paged
+        taken = sum(pool.data.numel() * pool.data.element_size() for pool in engine.parts.kv._pools.values())
+        page = page_bytes(engine.parts.sizing, 4)
+        assert 65536 - page < taken + fixed_bytes(engine.parts.sizing) <= 65536
+        assert space.pages.count == 65536 // page - 1
+        together(engine, [[1, 2, 3]], greedy(5))
+        assert_idle(engine)
+
+
+def test_memory_as_a_fraction_of_what_is_free(short_llama):
+    with start(short_llama, paged={"kv_memory": 0.001}) as engine:
+        assert engine.parts.kv._paged[0].pages.count > 100
+
+
+def test_too_little_memory_stops_the_start(short_llama):
+    with pytest.raises(ByrefError, match=r"bytes hold no page"):
+        start(short_llama, paged={"kv_memory": 100})
+
+
+@pytest.mark.parametrize("wrong", [{"num_pages": 3, "kv_memory": 0.5}, {"page_size": 0}, {"dtype": "int4"}, {"pages": 3}])
+def test_wrong_options_are_refused(wrong):
+    with pytest.raises(ValidationError):
+        Options(**wrong)
+
+
+@pytest.mark.parametrize(
+    ("paged", "engine", "expected"),
+    [
+        ({}, {}, ViewAttention),
+        ({"attention": "gather"}, {}, PoolAttention),
+        ({}, {"capture": "tape"}, PoolAttention),
+        ({"dtype": "int8"}, {}, PoolAttention),
+    ],
+)
+def test_which_attention_runs_is_chosen_at_bind(short_llama, paged, engine, expected):
+    with start(short_llama, paged=paged, **engine) as started:
+        assert bound(started) == {expected}
+
+
+@pytest.mark.parametrize(
+    ("paged", "engine", "why"),
+    [
+        ({"attention": "triton"}, {}, "it needs CUDA"),
+        ({"attention": "views"}, {"capture": "tape"}, "forwards are captured"),
+        ({"attention": "views", "dtype": "fp8"}, {}, "the pool has a codec"),
+    ],
+)
+def test_an_attention_that_cannot_run_stops_the_start(short_llama, paged, engine, why):
+    with pytest.raises(ByrefError, match=why):
+        start(short_llama, paged=paged, **engine)
+
+
+@pytest.mark.parametrize("page_size", [1, 16])
+def test_reading_in_place_changes_nothing(short_llama, page_size, monkeypatch):
+    """With every request long enough, in pages that follow one another and in pages that do not."""
+    monkeypatch.setattr("byref_paged_kv.view_attention.LEAST_KEYS", 1)
+    viewed = []
+    real = ViewAttention._spans
+    monkeypatch.setattr(ViewAttention, "_spans", lambda *a: viewed.append(real(*a)) or viewed[-1])
+    prompts = [list(range(3, 40)), [9, 8, 7], list(range(3, 30)), [4] * 20]
+    with engines.start(short_llama) as plain, start(short_llama, paged={"page_size": page_size}) as engine:
+        assert_equal(engine, EngineOracle(plain), prompts, 24)
+        for prompt in prompts:
+            assert_equal(engine, EngineOracle(plain), [prompt], 24)
+    assert {span is None for span in viewed} == {True, False}
