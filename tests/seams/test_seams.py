@@ -3,6 +3,8 @@ pools, a codec, a grammar that looks at drafts; commits of chains and trees leav
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 import torch
 from engines import assert_idle, greedy, one_per_step, start, together
@@ -85,7 +87,8 @@ def assert_pools(kept, length, pools, tokens, hiddens):
     whole = [prompt + more for prompt, more in zip(PROMPTS, tokens, strict=True)]
     hidden = next(h for text, h in zip(whole, hiddens, strict=True) if tuple(text[:length]) == kept)
     for name, wanted in expected(hidden, length).items():
-        torch.testing.assert_close(pools[name], wanted, atol=1e-4, rtol=1e-4, msg=lambda text: f"{name} at {length}: {text}")
+        where = f"{name} at {length}"
+        torch.testing.assert_close(pools[name], wanted, atol=1e-4, rtol=1e-4, msg=partial("{}: {}".format, where))
 
 
 CHAINS = [(right, False, "off") for right in (None, 0, 1, 2, 4)]
@@ -110,7 +113,7 @@ def test_more_right_drafts_mean_fewer_steps(tiny_llama, plain):
 
 
 def test_every_kind_of_draft_forward_was_replayed(tiny_llama, plain):
-    params, tokens, _ = plain
+    params = plain[0]
     with start(tiny_llama, {"seams": Seams}, {"seams": {"drafts": DRAFTS}}, capture="tape") as engine:
         together(engine, PROMPTS, params)
         keys = engine.parts.forwards._capture.keys
@@ -125,8 +128,7 @@ def test_a_pool_with_too_few_versions_stops_the_start(tiny_llama):
 
             from byref.contract.specs import PoolSpec, rewrite
 
-            fewer = rewrite(super().refine(specs), PoolSpec, lambda p: replace(p, versions=1))
-            return fewer
+            return rewrite(super().refine(specs), PoolSpec, lambda p: replace(p, versions=1))
 
     with pytest.raises(ByrefError, match=r"keeps 1 versions, and windows have up to 4 drafts"):
         start(tiny_llama, {"seams": Few}, {"seams": {"drafts": DRAFTS}})
@@ -169,8 +171,6 @@ def test_mutation_noise_that_is_not_of_the_position_turns_red(tiny_llama, plain,
 def test_mutation_pool_that_ignores_the_stride_of_rejected_rows_turns_red(tiny_llama, plain, monkeypatch):
     """Siblings of a tree write the same entry: what the stage kept apart has to be put in its place."""
     real = SlotPool._moves
-    monkeypatch.setattr(
-        SlotPool, "_moves", lambda pool, *args: [] if pool.spec.stride > 1 else real(pool, *args)
-    )
+    monkeypatch.setattr(SlotPool, "_moves", lambda pool, *args: [] if pool.spec.stride > 1 else real(pool, *args))
     with pytest.raises(AssertionError):
         run(tiny_llama, plain, 4, tree=True)

@@ -11,7 +11,19 @@ import torch
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
 
-from byref.contract import API_VERSION, Key, LogitRows, Plugin, PluginInfo, Request, RoleSource, State, Step, Window, hookimpl
+from byref.contract import (
+    API_VERSION,
+    Key,
+    LogitRows,
+    Plugin,
+    PluginInfo,
+    Request,
+    RoleSource,
+    State,
+    Step,
+    Window,
+    hookimpl,
+)
 from byref.contract.roles import BATCH, DRAFT, TARGET, Pool
 from byref.contract.specs import PoolSpec, TapSpec, rewrite
 from byref.contract.step import Wanted
@@ -241,7 +253,9 @@ class Seams(Plugin[Options]):
         if spec.point != "layer" or spec.layer != LAYER:
             return None
         if self.options.pools:
-            self.pools = {name: site.kv.pool(TARGET, f"seams.{name}") for name in ("every_fourth", "last_eight", "running_sum")}
+            self.pools = {
+                name: site.kv.pool(TARGET, f"seams.{name}") for name in ("every_fourth", "last_eight", "running_sum")
+            }
         return self._take
 
     def _take(self, hidden, ctx):

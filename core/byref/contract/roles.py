@@ -92,8 +92,8 @@ class Pool(Protocol):
 
     def slots(self, rows: Tensor, index: Tensor) -> Tensor:
         """Slots of entries `index` of request rows `rows` (int64, broadcast together). In a per-request pool
-        `index` is the cache index of the token after which the state stood. What is outside the
-        request or no longer kept is slot 0."""
+        `index` is the cache index of the token after which the state stood, and only the last kept one and
+        those that this forward wrote are promised. What is outside the request or no longer kept is slot 0."""
         ...
 
     def read(self, slots: Tensor) -> Tensor:

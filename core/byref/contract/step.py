@@ -153,7 +153,8 @@ class LogitRows:
 
     def __init__(self, logits: Tensor, infos: tuple[RowInfo, ...]) -> None:
         self.logits = logits
-        """[rows, vocabulary], fp32; edited in place by `adjust_logits`."""
+        """[rows, vocabulary]. In `adjust_logits` fp32 and edited in place; in `verify`, where no plugin adjusts, the
+        model's own."""
         self.infos = infos
 
     def __iter__(self) -> Iterator[tuple[RowInfo, Tensor]]:

@@ -51,6 +51,8 @@ class Runner:
     vocabulary: int
     limit: int
     """Most tokens of one request."""
+    stuck: int = 0
+    """Steps in a row in which nobody was granted anything."""
 
     def step(self) -> list[Chunk]:
         """One step: plan, prepare, forward, process, verify, settle, commit, propose, emit."""
@@ -59,6 +61,7 @@ class Runner:
         if not plan.windows:
             self._check_stuck()
             return []
+        self.stuck = 0
         step = Step(plan, {w.request: self.live[w.request].request for w in plan.windows})
         self.hooks.prepare_step(step)
         logits = self.forwards(TARGET, plan.windows)
@@ -70,11 +73,13 @@ class Runner:
         return self._emit(step, chunks, began)
 
     def _check_stuck(self) -> None:
-        """Waiting for memory that nobody holds would be waiting for ever."""
-        if self.planner.waiting and not self.planner.running:
-            waiting = self.planner.waiting[0]
+        """Two steps in a row that grant nobody anything: no later one would be another. (One may be: a request
+        that fails while it is planned may be the one that others waited for.)"""
+        stuck = [*self.planner.running, *self.planner.waiting]
+        self.stuck = self.stuck + 1 if stuck else 0
+        if self.stuck > 1:
             raise PluginError(
-                f"nothing runs, and the KV has no room for request {waiting.id}, which it did not refuse",
+                f"the KV has no room for request {stuck[0].id}, which it did not refuse, and nobody gives any up",
                 where=f"{type(self.kv).__name__}.reserve",
                 hint="refuse in KV.refusal what can never fit",
             )

@@ -92,7 +92,7 @@ class PagedKV(SlotKV):
         if any(count > space.pages.available for space, count in lacking):
             return None
         for space, count in lacking:
-            space.extend(request.row, space.pages.take(count) or [])
+            space.grow(request.row, count)
         if first:
             self._start(request)
         return Grant(request.id, upto)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import heapq
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 
@@ -14,7 +15,11 @@ class Pages:
     def __init__(self, count: int, evicted: Callable[[int], object]) -> None:
         self.count = count
         self._evicted = evicted
-        self._free = list(range(count, 0, -1))
+        self._free = set(range(1, count + 1))
+        self._lowest = list(range(1, count + 1))
+        """A heap with every free page, and some that are not free any more."""
+        self._listed = set(self._free)
+        """What is in the heap."""
         self._holders: dict[int, int] = {}
         self._cached: OrderedDict[int, None] = OrderedDict()
         self.evictions = 0
@@ -34,16 +39,39 @@ class Pages:
         """Pages that nobody holds and whose content is kept."""
         return len(self._cached)
 
-    def take(self, n: int) -> list[int] | None:
-        """n pages with one holder each, free ones first, then the cached ones unused for longest; None if too few."""
+    def take(self, n: int, after: int = 0) -> list[int] | None:
+        """n pages with one holder each; None if too few. Free ones first, if it can be those that follow page `after`
+        or one another (what lies in a row can be read in place), then the cached ones unused for longest."""
         if n > self.available:
             return None
-        taken = []
-        for _ in range(n):
-            page = self._free.pop() if self._free else self._evict()
-            self._holders[page] = 1
-            taken.append(page)
+        taken: list[int] = []
+        while len(taken) < n and self._free:
+            after = self._next(after)
+            taken.append(after)
+        taken += sorted(self._evict() for _ in range(n - len(taken)))
+        self._holders |= dict.fromkeys(taken, 1)
         return taken
+
+    def _next(self, after: int) -> int:
+        """A free page, the one after `after` if that is free."""
+        page = after + 1
+        if not after or page not in self._free:
+            page = self._pop()
+            while page not in self._free:
+                page = self._pop()
+        self._free.remove(page)
+        return page
+
+    def _pop(self) -> int:
+        page = heapq.heappop(self._lowest)
+        self._listed.remove(page)
+        return page
+
+    def _give(self, page: int) -> None:
+        self._free.add(page)
+        if page not in self._listed:
+            self._listed.add(page)
+            heapq.heappush(self._lowest, page)
 
     def hold(self, page: int) -> None:
         """One holder more; a cached page is in use again."""
@@ -61,17 +89,13 @@ class Pages:
             if keeps(page):
                 self._cached[page] = None
             else:
-                self._free.append(page)
+                self._give(page)
 
     def forget(self, page: int) -> None:
         """Its content is of no use any more; a cached page becomes free."""
         if page in self._cached:
             del self._cached[page]
-            self._free.append(page)
-
-    def is_shared(self, page: int) -> bool:
-        """Whether more than one holds it."""
-        return self._holders.get(page, 0) > 1
+            self._give(page)
 
     def _evict(self) -> int:
         page, _ = self._cached.popitem(last=False)

@@ -43,6 +43,12 @@ class PagedSpace(Space):
         """Pages that the row lacks for so many tokens."""
         return max(-(-tokens // self.page_tokens) - len(self.held.get(row, ())), 0)
 
+    def grow(self, row: int, count: int) -> None:
+        """Add so many pages, which must be available, at the end of the row's own."""
+        if count:
+            own = self.held.get(row)
+            self.extend(row, self.pages.take(count, own[-1] if own else 0) or [])
+
     def extend(self, row: int, pages: list[int]) -> None:
         """Add pages at the end of the row's own; the row holds them already."""
         own = self.held.setdefault(row, [])

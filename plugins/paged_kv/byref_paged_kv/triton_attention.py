@@ -18,6 +18,8 @@ from byref_paged_kv.space import PagedSpace
 
 BLOCK_ROWS = 64
 """Query rows times grouped heads of one program, at prefill."""
+BLOCK_KEYS = 64
+"""Keys of one turn of the loop; half as many for wide heads."""
 SPLIT_KEYS = 512
 """Keys of one part, at least."""
 MOST_SPLITS = 16
@@ -94,7 +96,7 @@ class TritonAttention:
             SPLITS=shape.splits,
             BLOCK_Q=shape.block_q,
             BLOCK_M=shape.block_m,
-            BLOCK_N=32 if spec.key_dim > 128 else 64,
+            BLOCK_N=BLOCK_KEYS // 2 if spec.key_dim > 128 else BLOCK_KEYS,
             BLOCK_D=max(triton.next_power_of_2(spec.key_dim), 16),
             BLOCK_V=max(triton.next_power_of_2(spec.value_dim), 16),
         )

@@ -24,6 +24,23 @@ from byref.testing.desk import Desk
 
 DEVICE = torch.device("cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda")
 DTYPE = torch.float32
+
+
+def let_bounds_be_arrays():
+    """Bounds of a loop are arrays of one number in the interpreter, and numpy 2.4 makes no index of those any more."""
+    from triton.runtime import interpreter
+
+    real = interpreter._patch_lang_tensor
+
+    def patch(tensor, scope):
+        real(tensor, scope)
+        scope.set_attr(tensor, "__index__", lambda self: int(self.handle.data.item()))
+
+    interpreter._patch_lang_tensor = patch
+
+
+if DEVICE.type == "cpu":
+    let_bounds_be_arrays()
 PLAIN = AttentionSpec(name="a", heads=4, kv_heads=2, key_dim=16, value_dim=16, scale=0.25)
 
 
@@ -102,27 +119,29 @@ def forward(desk, *windows: Window):
     assert desk.forward(*windows)
 
 
-@pytest.mark.parametrize("page_size", [1, 4, 16])
-@pytest.mark.parametrize("split", [16, 512])
-@pytest.mark.parametrize("spec", SPECS.values(), ids=SPECS)
-def test_kernels_equal_plain_torch(spec, split, page_size, monkeypatch):
-    """Ragged prompts in chunks, then decoding in step and out of step, chains and trees of drafts."""
+CASES = [("grouped", 1, 16, 16), ("grouped", 16, 512, 64), ("all of it", 1, 16, 16), ("all of it", 16, 32, 16)]
+CASES += [(name, 4, 16, 16) for name in SPECS if name not in {"grouped", "all of it"}]
+
+
+@pytest.mark.parametrize(("name", "page_size", "split", "block"), CASES)
+def test_kernels_equal_plain_torch(name, page_size, split, block, monkeypatch):
+    """Ragged prompts in chunks, then decoding in step and out of step, chains and trees of drafts, padding."""
     monkeypatch.setattr(attention, "SPLIT_KEYS", split)
-    draw, table = random.Random(page_size), desk(spec, page_size)
+    monkeypatch.setattr(attention, "BLOCK_KEYS", block)
+    draw, table = random.Random(page_size), desk(SPECS[name], page_size)
     requests = [table.add([draw.randrange(90) for _ in range(n)], 40) for n in (3, 37, 18)]
     while any(r.computed < len(r.tokens) for r in requests):
-        windows = [table.window(r, draw.choice((7, 20))) for r in requests if r.computed < len(r.tokens)]
+        windows = [table.window(r, draw.choice((11, 20))) for r in requests if r.computed < len(r.tokens)]
         forward(table, *windows)
         for window in windows:
             table.keep(window, range(len(window.tokens)))
     for request in requests:
         request.tokens.append(9)
-    trees = [((), ()), ((5, 6, 7), ()), ((5, 6, 7, 8), (0, 0, 1, 3))]
+    trees = [((), ()), ((5, 6, 7, 8), (0, 0, 1, 3))]
     for drafts, parents in trees:
         windows = [table.window(r, 0, drafts, parents) for r in requests]
         forward(table, *windows)
         for window in windows:
-            table.keep(window, (0, 2) if parents else range(len(window.tokens)), 9)
-    windows = [table.window(requests[0]), table.window(requests[1], 0, (1, 2)), table.window(requests[2], 0, *trees[2])]
-    forward(table, *windows)
+            table.keep(window, (0, 2) if parents else (0,), 9)
+    forward(table, table.window(requests[0]), table.window(requests[1], 0, (1, 2)), table.window(requests[2], 0, *trees[1]))
     forward(table)  # padding only

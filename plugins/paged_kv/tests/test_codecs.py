@@ -5,10 +5,12 @@ from __future__ import annotations
 import engines
 import pytest
 import torch
+from byref_paged_kv import PagedKVPlugin
 from byref_paged_kv.budget import entry_bytes
 from byref_paged_kv.codecs import CODECS, head_widths
 from engines import greedy, one_per_step, together
 from paging import assert_idle, start
+from seams import Seams
 
 from byref.contract import ByrefError
 from byref.contract.specs import AttentionSpec
@@ -72,7 +74,6 @@ def test_an_engine_on_eight_bits_keeps_its_own_word(tiny_llama, name):
 
 
 def test_a_pool_that_has_a_codec_is_not_given_another(tiny_llama):
-    from seams import Seams
-
+    plugins = {"seams": Seams, "paged_kv": PagedKVPlugin}
     with pytest.raises(ByrefError, match=r"has a codec already, Int8"):
-        start(tiny_llama, {"seams": Seams}, {"seams": {"drafts": 4}}, paged={"dtype": "int8"})
+        engines.start(tiny_llama, plugins, {"seams": {"drafts": 4}, "paged_kv": {"dtype": "int8"}})

@@ -83,7 +83,7 @@ def test_reading_in_place_changes_nothing(short_llama, page_size, monkeypatch):
     real = ViewAttention._spans
     monkeypatch.setattr(ViewAttention, "_spans", lambda *a: viewed.append(real(*a)) or viewed[-1])
     prompts = [list(range(3, 40)), [9, 8, 7], list(range(3, 30)), [4] * 20]
-    with engines.start(short_llama) as plain, start(short_llama, paged={"page_size": page_size}) as engine:
+    with engines.start(short_llama) as plain, start(short_llama, paged={"page_size": page_size, "prefix_cache": False}) as engine:
         assert_equal(engine, EngineOracle(plain), prompts, 24)
         for prompt in prompts:
             assert_equal(engine, EngineOracle(plain), [prompt], 24)
