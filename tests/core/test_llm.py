@@ -205,7 +205,11 @@ class PressesCtrlC(Plugin[NoOptions]):
     """In the middle of its third step."""
 
     info = PluginInfo(api_version=1)
-    steps = 0
+    steps = done = 0
+
+    @hookimpl
+    def step_done(self, report):
+        self.done += 1
 
     @hookimpl
     def prepare_step(self, step):
@@ -254,6 +258,8 @@ def test_an_interrupt_waits_for_the_end_of_the_step(folder):
     with LLM(folder, plugins=[PressesCtrlC], **SETTINGS) as llm:
         with pytest.raises(KeyboardInterrupt):
             llm.generate(["one", "two"], greedy(6))
+        plugin = llm.engine.parts.host.plugin("presses_ctrl_c").instance
+        assert (plugin.steps, plugin.done) == (3, 3)
         assert_idle(llm.engine)
         assert llm.generate("one", greedy(6))[0].token_ids == whole.token_ids
 

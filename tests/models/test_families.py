@@ -58,6 +58,7 @@ VARIANTS = {
             }
         },
     ),
+    "Phi-3, half of each head, no scaling": ("Phi-3", {"sliding_window": None, "rope_parameters": None}),
     "Phi-3, whole heads, no scaling": (
         "Phi-3",
         {"partial_rotary_factor": 1.0, "sliding_window": None, "rope_parameters": None},
@@ -126,13 +127,18 @@ def test_longrope_takes_the_short_factors_in_an_engine_of_short_context(tmp_path
 
 
 @pytest.mark.parametrize("name", ["Mixtral", "Qwen3-MoE"])
-def test_a_loop_over_experts_gives_the_same(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(experts, "groups", lambda *_: False)
+def test_one_operator_for_all_experts_gives_the_same(tmp_path, monkeypatch, name):
+    monkeypatch.setattr(experts, "groups", lambda _: True)
     oracle = Remembered(save_family(tmp_path, name))
     with start(tmp_path, chunk=16) as engine:
         assert_equal(engine, oracle, prompts(name), TOKENS, one_per_step)
+
+
+def test_a_loop_over_experts_is_refused_by_capture(tmp_path, monkeypatch):
+    monkeypatch.setattr(experts, "groups", lambda _: False)
+    save_family(tmp_path, "Mixtral")
     with pytest.raises(CaptureError, match="MoESpec"):
-        start(tmp_path, chunk=16, capture="tape")
+        start(tmp_path, capture="tape")
 
 
 @pytest.mark.parametrize(

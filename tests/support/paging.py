@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import engines
 import torch
-from byref_paged_kv import PagedKVPlugin
 
 from byref.engine import Engine
+from byref_paged_kv import PagedKVPlugin
 
 
 def start(path, plugins=None, options=None, *, paged=None, **engine) -> Engine:

@@ -2,40 +2,40 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from byref.answers.coarse import ACTIVATIONS
+from byref.answers.linear import linear_of
 from byref.contract.roles import Site
-from byref.contract.specs import MoESpec, Project
+from byref.contract.specs import MoESpec, Part, Project
 
-Products = Callable[[Tensor, Tensor, Tensor], Tensor]
-"""rows [n, inputs] sorted by expert, weights [experts, outputs, inputs], ends [experts] int32 -> [n, outputs]."""
+Products = Callable[[Tensor, Tensor], Tensor]
+"""rows [n, inputs] sorted by expert, ends of the experts' rows [experts] int32 -> [n, outputs]."""
 
 
 class SortedExperts:
     """Sorts the chosen (row, expert) pairs by expert, so that each expert is one product over adjacent rows."""
 
-    def __init__(self, spec: MoESpec, site: Site, products: Products, capturable: bool) -> None:
+    def __init__(self, spec: MoESpec, site: Site, gate_up: Products, down: Products, capturable: bool) -> None:
         self.capturable = capturable
-        self._products, self._activate = products, ACTIVATIONS[spec.activation]
+        self._gate_up, self._down, self._activate = gate_up, down, ACTIVATIONS[spec.activation]
         self._top_k, self._inner, self._renormalise = spec.top_k, spec.inner, spec.renormalise
         self._norm = site.resolve(spec.norm) if spec.norm else None
         self._router = site.resolve(spec.router)
-        self.gate_up, self.down = load_experts(spec, site)
-        self._experts = torch.arange(spec.experts, device=self.down.device)
+        self._experts = torch.arange(spec.experts, device=site.sizing.device)
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
         x = x if self._norm is None else self._norm(x)
         weights, chosen = self._route(x)
         by_expert, order = chosen.flatten().sort(stable=True)
         ends = torch.searchsorted(by_expert, self._experts, right=True, out_int32=True)
-        both = self._products(x.index_select(0, order // self._top_k), self.gate_up, ends)
+        both = self._gate_up(x.index_select(0, order // self._top_k), ends)
         inner = self._activate(both[:, : self._inner]).mul_(both[:, self._inner :])
-        sorted_out = self._products(inner, self.down, ends)
+        sorted_out = self._down(inner, ends)
         out = torch.empty_like(sorted_out).index_copy_(0, order, sorted_out).view(*chosen.shape, -1)
         y = torch.bmm(weights.unsqueeze(1), out).squeeze(1)
         return y if residual is None else y.add_(residual)
@@ -48,40 +48,50 @@ class SortedExperts:
         return weights.to(x.dtype), chosen
 
 
-def load_experts(spec: MoESpec, site: Site) -> tuple[Tensor, Tensor]:
-    """gate_up [experts, 2 * inner, inputs] and down [experts, inputs, inner]."""
-    pairs = [part.name for both in zip(spec.gate, spec.up, strict=True) for part in both]
-    gate_up = site.parameters.load(pairs, (2 * spec.experts * spec.inner, spec.inputs))
-    down = site.parameters.load([part.name for part in spec.down], (spec.experts * spec.inputs, spec.inner))
-    return gate_up.unflatten(0, (spec.experts, -1)), down.unflatten(0, (spec.experts, -1))
+def grouped(parts: Sequence[Sequence[Part]], inputs: int, site: Site) -> Products:
+    """One operator for all experts; `parts` of each are stacked."""
+    names, rows = [part.name for each in parts for part in each], sum(part.rows for part in parts[0])
+    weights = site.parameters.load(names, (len(parts) * rows, inputs)).unflatten(0, (len(parts), rows)).transpose(1, 2)
+
+    def products(x: Tensor, ends: Tensor) -> Tensor:
+        return functional.grouped_mm(x, weights, offs=ends)
+
+    return products
 
 
-def grouped(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
-    """One operator for all experts."""
-    return functional.grouped_mm(rows, weights.transpose(1, 2), offs=ends)  # type: ignore[no-any-return]
-
-
-def looped(rows: Tensor, weights: Tensor, ends: Tensor) -> Tensor:
+def looped(parts: Sequence[Sequence[Part]], inputs: int, site: Site) -> Products:
     """A product per expert that has rows; reads on the host which have."""
-    out = rows.new_empty(len(rows), weights.shape[1])
-    start = 0
-    for weight, end in zip(weights, ends.tolist(), strict=True):
-        if end > start:
-            out[start:end] = functional.linear(rows[start:end], weight)
-        start = end
-    return out
+    rows = sum(part.rows for part in parts[0])
+    experts = [linear_of(site.parameters.load([part.name for part in each], (rows, inputs))) for each in parts]
+
+    def products(x: Tensor, ends: Tensor) -> Tensor:
+        out, start = x.new_empty(len(x), rows), 0
+        for expert, end in zip(experts, ends.tolist(), strict=True):
+            if end > start:
+                out[start:end] = expert(x[start:end])
+            start = end
+        return out
+
+    return products
 
 
-def groups(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether one operator takes all experts here without reading their numbers of rows on the host."""
+def groups(site: Site) -> bool:
+    """Whether one operator takes all experts here, and is worth it.
+
+    On a CPU a loop over packed weights is up to twice as fast, so the operator serves captures only.
+    """
+    device, dtype = site.sizing.device, site.sizing.dtype
     if not hasattr(functional, "grouped_mm"):
         return False
-    if device.type == "cuda":
+    if device.type == "cuda":  # elsewhere and otherwise the operator reads the ends on the host itself
         return dtype is torch.bfloat16 and torch.cuda.get_device_capability(device) >= (9, 0)
-    return device.type == "cpu"
+    return device.type == "cpu" and bool(site.sizing.captured)
 
 
 def answer_moe(spec: MoESpec, site: Site) -> Project:
-    """The grouped operator where there is one, else a loop, which cannot be captured."""
-    one = groups(site.sizing.device, site.sizing.dtype)
-    return SortedExperts(spec, site, grouped if one else looped, capturable=one)
+    """The grouped operator where there is one that gains, else a loop, which cannot be captured."""
+    one = groups(site)
+    products = grouped if one else looped
+    gate_up = products(list(zip(spec.gate, spec.up, strict=True)), spec.inputs, site)
+    down = products([(part,) for part in spec.down], spec.inner, site)
+    return SortedExperts(spec, site, gate_up, down, capturable=one)

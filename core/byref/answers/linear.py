@@ -82,9 +82,14 @@ def answer_linear(spec: LinearSpec, site: Site) -> Project:
     if spec.bias:
         names = [part.name.removesuffix("weight") + "bias" for part in spec.fused]
         bias = site.parameters.load(names, (spec.outputs,))
-    if not packs(site.sizing.device, weight.dtype):
+    return linear_of(weight, bias)
+
+
+def linear_of(weight: Tensor, bias: Tensor | None = None) -> Project:
+    """The projection by a weight [outputs, inputs], packed where its device gains from it."""
+    if not packs(weight.device, weight.dtype):
         return PlainLinear(weight, bias)
-    blocked = weight.dtype is torch.float32 and spec.inputs > BLOCK
+    blocked = weight.dtype is torch.float32 and weight.shape[1] > BLOCK
     return (BlockedLinear if blocked else PackedLinear)(weight, bias)
 
 

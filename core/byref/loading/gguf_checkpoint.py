@@ -75,7 +75,8 @@ class GGUFCheckpoint(Checkpoint):
 
     @functools.cached_property
     def _tensors(self) -> dict[str, TensorInfo]:
-        return hugging_face_tensors(self._header, self._blocks())
+        layout = layout_of(self._header)
+        return hugging_face_tensors(self._header, layout, self._blocks())
 
     def _blocks(self) -> int:
         blocks, tensors = self._header.setting("block_count"), len(self._header.tensors)

@@ -85,12 +85,11 @@ def layout_of(header: GGUFHeader) -> Layout:
     return LAYOUTS[header.family]
 
 
-def hugging_face_tensors(header: GGUFHeader, blocks: int) -> dict[str, TensorInfo]:
+def hugging_face_tensors(header: GGUFHeader, layout: Layout, blocks: int) -> dict[str, TensorInfo]:
     """The file's tensors by transformers' names. One without such a name keeps its own: it is missed by nobody.
 
     Experts that lie in one tensor become one each, "experts.w1" those of "experts.0.w1", "experts.1.w1", ...
     """
-    layout = layout_of(header)
     arch = next(arch for arch, name in gguf.MODEL_ARCH_NAMES.items() if name == header.architecture)
     table = gguf.get_tensor_name_map(arch, blocks)
     names = [*_OUTER, *(f"model.layers.{i}.{part}" for i in range(blocks) for part in layout.layer)]

@@ -99,9 +99,7 @@ def check_readable(pool: Pool, row: int, tokens: Sequence[int], start: int) -> N
 class Desk:
     """Requests on a KV: adds, windows, commits, forks and releases them, checking every pool in every forward."""
 
-    def __init__(
-        self, kv: KV, sizing: Sizing, prepare_step: PrepareStep, prepare_forward: PrepareForward
-    ) -> None:
+    def __init__(self, kv: KV, sizing: Sizing, prepare_step: PrepareStep, prepare_forward: PrepareForward) -> None:
         self.kv, self.sizing, self.pools = kv, sizing, sizing.pools
         self.requests: dict[str, Request] = {}
         self._prepare_step = prepare_step
@@ -121,9 +119,9 @@ class Desk:
     def make(self, prompt: Sequence[int], max_tokens: int = 16, **key: str) -> Request:
         """A request that has not reached the KV."""
         self._count += 1
-        params = SamplingParams(max_tokens=max_tokens)
-        prompt = tuple(prompt)
-        return Request(f"r{self._count}", prompt, params, 0, arrival=self._count, tokens=list(prompt), cache_key=dict(key))
+        params, tokens = SamplingParams(max_tokens=max_tokens), list(prompt)
+        id = f"r{self._count}"
+        return Request(id, tuple(tokens), params, 0, arrival=self._count, tokens=tokens, cache_key=dict(key))
 
     def admit(self, request: Request) -> bool:
         """A row, what `match` finds, and room for all its tokens; False where there is none now."""
@@ -164,6 +162,10 @@ class Desk:
         self._prepare_step()
         self._forwards(TARGET, windows)
         return True
+
+    def idle(self, role: str) -> None:
+        """A forward without a live row."""
+        self._forwards(role, ())
 
     def draft(self, role: str, *windows: Window) -> None:
         """Compute windows of another role; their known rows count as computed."""

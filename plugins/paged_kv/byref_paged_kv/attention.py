@@ -34,7 +34,8 @@ def choose(choice: Choice, spec: AttentionSpec, site: Site) -> Choice:
         return next(name for name, obstacle in obstacles.items() if obstacle is None)
     obstacle = obstacles[choice]
     if obstacle:
-        raise ConfigError(f"attention = {choice!r} does not work here: {obstacle}", where=WHERE, hint='"auto" takes what works')
+        what = f"attention = {choice!r} does not work here: {obstacle}"
+        raise ConfigError(what, where=WHERE, hint='"auto" takes what works')
     return choice
 
 

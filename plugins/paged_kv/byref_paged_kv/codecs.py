@@ -16,7 +16,7 @@ SCALE_BYTES = 2
 """A scale is a bfloat16: its range is float32's, and its rounding is undone by scaling with the rounded value."""
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class EightBit:
     """Stores an entry as one byte per value, then one scale per head: [values | scales] of uint8.
 
@@ -27,7 +27,7 @@ class EightBit:
 
     heads: tuple[int, ...]
     values: torch.dtype
-    dtype: ClassVar[torch.dtype] = torch.uint8
+    dtype: torch.dtype = torch.uint8
     stored: ClassVar[torch.dtype]
     most: ClassVar[float]
     """The largest number that `stored` has."""

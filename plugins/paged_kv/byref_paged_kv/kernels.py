@@ -1,3 +1,5 @@
+# ruff: noqa: ANN001, ANN201, N803, PLR0915  (a kernel takes pointers, names its constants in capitals, is one piece)
+# mypy: ignore-errors
 """Triton kernels on pages: cache write, attention with split keys, merge of splits. Know pointers; nothing of requests.
 
 One attention kernel serves decode and prefill: a program takes some rows of one request and all query heads of one KV

@@ -86,7 +86,8 @@ class Sharing:
         full = min(request.lengths.get(role, 0) for role in self._roles) // self._size
         if full > len(thread.digests):
             before = thread.digests[-1] if thread.digests else thread.start
-            thread.digests += chain(before, request.tokens[len(thread.digests) * self._size : full * self._size], self._size)
+            more = request.tokens[len(thread.digests) * self._size : full * self._size]
+            thread.digests += chain(before, more, self._size)
         for i in range(thread.published, full):
             self._put(thread, request, i)
         thread.published = max(thread.published, full)

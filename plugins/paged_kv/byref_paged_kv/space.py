@@ -26,7 +26,7 @@ class PagedSpace(Space):
         self.index = Index()
         self.on_evict: Callable[[int], object] = self.index.forget
         """Told of a published page that is needed for something else."""
-        self.pages = Pages(count, lambda page: self.on_evict(page))
+        self.pages = Pages(count, self._evicted)
         window = geometry.window
         self.reach = -(-window // self.per_page) if window is not None else 1 << 62
         """Pages before a page's end that the window reaches into; more than there are without a window."""
@@ -38,6 +38,9 @@ class PagedSpace(Space):
         on_cpu = sizing.device.type == "cpu"
         self._table = self._host if on_cpu else self._host.to(sizing.device)
         self._stage_base = (count + 1) * self.per_page
+
+    def _evicted(self, page: int) -> None:
+        self.on_evict(page)
 
     def missing(self, row: int, tokens: int) -> int:
         """Pages that the row lacks for so many tokens."""

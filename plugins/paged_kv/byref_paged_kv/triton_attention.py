@@ -1,3 +1,4 @@
+# mypy: disable-error-code="import-not-found,import-untyped"
 """Attention by the Triton kernels: which shapes they are launched with. Knows the batch and the page table."""
 
 from __future__ import annotations

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("fixed", derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+settings.register_profile(
+    "fixed", derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
 settings.load_profile("fixed")
 
 

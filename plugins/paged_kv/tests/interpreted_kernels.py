@@ -9,18 +9,18 @@ import os
 import random
 from dataclasses import replace
 
-import byref_paged_kv.triton_attention as attention
 import pytest
 import torch
-from byref_paged_kv import Options
-from byref_paged_kv.kv import PagedKV
-from byref_paged_kv.triton_attention import TritonAttention
 
+import byref_paged_kv.triton_attention as attention
 from byref.answers.attention import PoolAttention
 from byref.contract import Window
 from byref.contract.roles import TARGET, RoleSizing, Sizing
 from byref.contract.specs import AttentionSpec, PoolSpec
 from byref.testing.desk import Desk
+from byref_paged_kv import Options
+from byref_paged_kv.kv import PagedKV
+from byref_paged_kv.triton_attention import TritonAttention
 
 DEVICE = torch.device("cpu" if os.environ.get("TRITON_INTERPRET") == "1" else "cuda")
 DTYPE = torch.float32
@@ -143,5 +143,7 @@ def test_kernels_equal_plain_torch(name, page_size, split, block, monkeypatch):
         forward(table, *windows)
         for window in windows:
             table.keep(window, (0, 2) if parents else (0,), 9)
-    forward(table, table.window(requests[0]), table.window(requests[1], 0, (1, 2)), table.window(requests[2], 0, *trees[1]))
+    forward(
+        table, table.window(requests[0]), table.window(requests[1], 0, (1, 2)), table.window(requests[2], 0, *trees[1])
+    )
     forward(table)  # padding only

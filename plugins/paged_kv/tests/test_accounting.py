@@ -11,16 +11,23 @@ from itertools import count
 
 import pytest
 import torch
-from byref_paged_kv import Options
-from byref_paged_kv.kv import PagedKV
-from byref_paged_kv.sharing import Sharing
-from byref_paged_kv.space import PagedSpace
 from hypothesis import Phase, settings, strategies
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from byref.contract import Request, RequestError, SamplingParams
 from byref.contract.roles import DRAFT, TARGET, RoleSizing, Sizing
 from byref.contract.specs import PoolSpec
+from byref_paged_kv import Options
+from byref_paged_kv.kv import PagedKV
+from byref_paged_kv.sharing import Sharing
+from byref_paged_kv.space import PagedSpace
 
 PROGRAMS = 2000
 TOKENS = 12
@@ -36,7 +43,13 @@ def sizing(roles: int) -> Sizing:
     def spec(name, role=TARGET, **more):
         return PoolSpec(name=name, role=role, width=1, dtype=torch.int64, **more)
 
-    pools = [spec("whole"), spec("newest", window=3), spec("halved", stride=2), spec("drafted", DRAFT), spec("late", DRAFT, window=3)]
+    pools = [
+        spec("whole"),
+        spec("newest", window=3),
+        spec("halved", stride=2),
+        spec("drafted", DRAFT),
+        spec("late", DRAFT, window=3),
+    ]
     return Sizing(
         device=torch.device("cpu"),
         dtype=torch.float32,
@@ -52,7 +65,9 @@ def sizing(roles: int) -> Sizing:
 
 
 class Programs(RuleBasedStateMachine):
-    @initialize(page=strategies.sampled_from([1, 2, 4, 6]), pages=strategies.integers(3, 16), roles=strategies.integers(1, 2))
+    @initialize(
+        page=strategies.sampled_from([1, 2, 4, 6]), pages=strategies.integers(3, 16), roles=strategies.integers(1, 2)
+    )
     def begin(self, page, pages, roles):
         self.sizing = sizing(roles)
         self.kv = PagedKV(self.sizing, Options(page_size=page, num_pages=pages))
@@ -102,10 +117,17 @@ class Programs(RuleBasedStateMachine):
         self.keep(request, range(n), [next(self.tokens) % 2] if last else [], drafted)
 
     @precondition(lambda self: any(len(r.tokens) - r.computed == 1 for r in self.running))
-    @rule(which=pick, drafts=strategies.integers(1, DRAFTS), path=strategies.sets(strategies.integers(1, DRAFTS)), drafted=strategies.booleans())
+    @rule(
+        which=pick,
+        drafts=strategies.integers(1, DRAFTS),
+        path=strategies.sets(strategies.integers(1, DRAFTS)),
+        drafted=strategies.booleans(),
+    )
     def verify(self, which, drafts, path, drafted):
         """A tree of drafts, of which any path is kept."""
-        ready = [r for r in self.running if len(r.tokens) - r.computed == 1 and len(r.tokens) + drafts < min(r.limit, TOKENS)]
+        ready = [
+            r for r in self.running if len(r.tokens) - r.computed == 1 and len(r.tokens) + drafts < min(r.limit, TOKENS)
+        ]
         if not ready:
             return
         request = ready[which % len(ready)]
@@ -118,7 +140,11 @@ class Programs(RuleBasedStateMachine):
         for pool in self.pools(TARGET):
             for row in range(1 + drafts):
                 place = path.index(row) if row in path else None
-                number = self.number(request, start + 1 + place) if place is not None else self.number(request, start, (row, *tokens))
+                number = (
+                    self.number(request, start + 1 + place)
+                    if place is not None
+                    else self.number(request, start, (row, *tokens))
+                )
                 self.put(pool, request.row, start, row, number, place)
         self.keep(request, path, [next(self.tokens) % 2], drafted)
 
@@ -233,7 +259,9 @@ class Programs(RuleBasedStateMachine):
 
 
 def run(programs, phases=tuple(Phase)):
-    chosen = settings(max_examples=programs, stateful_step_count=20, deadline=None, derandomize=True, database=None, phases=phases)
+    chosen = settings(
+        max_examples=programs, stateful_step_count=20, deadline=None, derandomize=True, database=None, phases=phases
+    )
     run_state_machine_as_test(Programs, settings=chosen)
 
 
@@ -271,7 +299,13 @@ def forget_the_key(monkeypatch):
     monkeypatch.setattr("byref_paged_kv.sharing.typed", lambda parts: ())
 
 
-MUTATIONS = [share_the_partial_page, publish_a_page_too_early, give_a_page_of_the_window_back, keep_what_was_released, forget_the_key]
+MUTATIONS = [
+    share_the_partial_page,
+    publish_a_page_too_early,
+    give_a_page_of_the_window_back,
+    keep_what_was_released,
+    forget_the_key,
+]
 
 
 @pytest.mark.parametrize("mutate", MUTATIONS)

@@ -5,15 +5,15 @@ from __future__ import annotations
 import engines
 import pytest
 import torch
-from byref_paged_kv import PagedKVPlugin
-from byref_paged_kv.budget import entry_bytes
-from byref_paged_kv.codecs import CODECS, head_widths
 from engines import greedy, one_per_step, together
 from paging import assert_idle, start
 from seams import Seams
 
 from byref.contract import ByrefError
 from byref.contract.specs import AttentionSpec
+from byref_paged_kv import PagedKVPlugin
+from byref_paged_kv.budget import entry_bytes
+from byref_paged_kv.codecs import CODECS, head_widths
 
 PROMPTS = [list(range(3, 40)), [9, 8, 7], list(range(3, 30))]
 ERROR = {"int8": 0.5 / 127, "fp8": 1 / 16}
@@ -60,7 +60,7 @@ def test_an_engine_on_eight_bits_keeps_its_own_word(tiny_llama, name):
     for chunk in (64, 5):
         with start(tiny_llama, paged={"dtype": name, "page_size": 4}, chunk=chunk) as engine:
             for _ in range(2):
-                answers.append([one.token_ids for one in one_per_step(engine, PROMPTS, greedy(6))])
+                answers.append([one.token_ids for one in one_per_step(engine, PROMPTS, greedy(6))])  # noqa: PERF401
             spec = next(iter(engine.parts.kv._pools.values())).spec
             assert entry_bytes(spec) <= spec.width * 4 * 0.3
             assert_idle(engine)
@@ -69,7 +69,10 @@ def test_an_engine_on_eight_bits_keeps_its_own_word(tiny_llama, name):
     scored = greedy(1, prompt_logprobs=0)
     with engines.start(tiny_llama) as plain, start(tiny_llama, paged={"dtype": name}) as engine:
         (exact,), (rounded,) = together(plain, text, scored), together(engine, text, scored)
-    off = [abs(a[t] - b[t]) for a, b, t in zip(exact.prompt_logprobs[1:], rounded.prompt_logprobs[1:], text[0][1:], strict=True)]
+    off = [
+        abs(a[t] - b[t])
+        for a, b, t in zip(exact.prompt_logprobs[1:], rounded.prompt_logprobs[1:], text[0][1:], strict=True)
+    ]
     assert 0 < sum(off) / len(off) < (0.05 if name == "int8" else 0.3)
 
 

@@ -13,8 +13,11 @@ import pytest
 HERE = Path(__file__).parent
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
 def test_kernels_in_the_interpreter():
     command = [sys.executable, "-m", "pytest", "-q", "-W", "default", str(HERE / "interpreted_kernels.py")]
-    run = subprocess.run(command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False)
+    run = subprocess.run(
+        command, env={**os.environ, "TRITON_INTERPRET": "1"}, capture_output=True, text=True, check=False
+    )
     assert run.returncode == 0, run.stdout[-5000:] + run.stderr[-2000:]

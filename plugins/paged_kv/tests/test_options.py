@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import engines
 import pytest
-from byref_paged_kv import Options
-from byref_paged_kv.budget import fixed_bytes, page_bytes
 from engines import greedy, together
 from equality import EngineOracle, assert_equal
 from paging import assert_idle, start
 from pydantic import ValidationError
 
-import engines
 from byref.answers.attention import PoolAttention
 from byref.contract import ByrefError
+from byref_paged_kv import Options
+from byref_paged_kv.budget import fixed_bytes, page_bytes
 from byref_paged_kv.view_attention import ViewAttention
 
 
@@ -42,7 +42,9 @@ def test_too_little_memory_stops_the_start(short_llama):
         start(short_llama, paged={"kv_memory": 100})
 
 
-@pytest.mark.parametrize("wrong", [{"num_pages": 3, "kv_memory": 0.5}, {"page_size": 0}, {"dtype": "int4"}, {"pages": 3}])
+@pytest.mark.parametrize(
+    "wrong", [{"num_pages": 3, "kv_memory": 0.5}, {"page_size": 0}, {"dtype": "int4"}, {"pages": 3}]
+)
 def test_wrong_options_are_refused(wrong):
     with pytest.raises(ValidationError):
         Options(**wrong)
@@ -76,15 +78,25 @@ def test_an_attention_that_cannot_run_stops_the_start(short_llama, paged, engine
 
 
 @pytest.mark.parametrize("page_size", [1, 16])
-def test_reading_in_place_changes_nothing(short_llama, page_size, monkeypatch):
-    """With every request long enough, in pages that follow one another and in pages that do not."""
-    monkeypatch.setattr("byref_paged_kv.view_attention.LEAST_KEYS", 1)
-    viewed = []
-    real = ViewAttention._spans
-    monkeypatch.setattr(ViewAttention, "_spans", lambda *a: viewed.append(real(*a)) or viewed[-1])
+@pytest.mark.parametrize("many", [1, 256])
+def test_reading_in_place_changes_nothing(short_llama, page_size, many, monkeypatch):
+    """With and without scaled-dot-product attention, in pages that follow one another and in pages that do not."""
+    monkeypatch.setattr("byref_paged_kv.view_attention.MANY_KEYS", many)
+    spans = []
+    real = ViewAttention._span
+    monkeypatch.setattr(ViewAttention, "_span", lambda *a: spans.append(real(*a)) or spans[-1])
     prompts = [list(range(3, 40)), [9, 8, 7], list(range(3, 30)), [4] * 20]
-    with engines.start(short_llama) as plain, start(short_llama, paged={"page_size": page_size, "prefix_cache": False}) as engine:
-        assert_equal(engine, EngineOracle(plain), prompts, 24)
+    with (
+        engines.start(short_llama) as plain,
+        start(short_llama, paged={"page_size": page_size, "prefix_cache": False}) as engine,
+    ):
+        oracle = EngineOracle(plain)
         for prompt in prompts:
-            assert_equal(engine, EngineOracle(plain), [prompt], 24)
-    assert {span is None for span in viewed} == {True, False}
+            assert_equal(engine, oracle, [prompt], 24)
+        assert_equal(engine, oracle, prompts, 24)
+        longest = prompts[0] + prompts[2]
+        ids = [engine.add(longest, engines.greedy(24)), engine.add([8] * 30, engines.greedy(3))]
+        found = engines.finish(engine, ids)[0]
+        assert list(found.token_ids) == oracle.tokens(longest, 24)
+    read = {span is not None for span in spans}
+    assert read == {True, False} if page_size == 1 else read == {True}

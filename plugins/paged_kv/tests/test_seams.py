@@ -98,11 +98,13 @@ def run(tiny_llama, plain, right, tree=False, serve=together, pools=True, rounds
     return figures
 
 
-CASES = [(None, False, "off"), (1, False, "off"), (4, False, "off"), (2, True, "off"), (1, False, "tape"), (2, True, "tape")]
+CASES = [
+    (*case, "off", page_size) for case in ((None, False), (1, False), (4, False), (2, True)) for page_size in (1, 4, 16)
+]
+CASES += [(1, False, "tape", 4), (2, True, "tape", 4)]
 
 
-@pytest.mark.parametrize("page_size", [1, 4, 16])
-@pytest.mark.parametrize(("right", "tree", "capture"), CASES)
+@pytest.mark.parametrize(("right", "tree", "capture", "page_size"), CASES)
 def test_drafts_change_nothing_and_pools_hold_what_was_kept(tiny_llama, plain, right, tree, capture, page_size):
     run(tiny_llama, plain, right, tree, capture=capture, page_size=page_size)
 

@@ -92,7 +92,9 @@ def test_a_smaller_batch_after_a_larger_leaves_no_live_row(short_llama, attentio
     assert batches[-1] == 1
 
 
-@pytest.mark.parametrize(("capture", "rubbish"), [("off", float("nan")), ("off", 1e4), ("tape", float("nan")), ("tape", 1e4)])
+@pytest.mark.parametrize(
+    ("capture", "rubbish"), [("off", float("nan")), ("off", 1e4), ("tape", float("nan")), ("tape", 1e4)]
+)
 def test_what_free_memory_holds_changes_nothing(short_llama, attention, expected, capture, rubbish):
     engine, _ = begin(short_llama, attention, expected, tree=True, capture=capture)
     with engine:
@@ -119,3 +121,24 @@ def test_pages_behind_the_window_come_back_while_full_ones_stay(short_llama):
         assert full.geometry.window is None
         assert full.pages.used >= 17
         assert newest.pages.used <= 4
+
+
+def test_requests_larger_than_the_pool_run_where_windows_are_all_they_keep(short_llama):
+    """A window space hands its pages out chunk by chunk, so that long prompts wait for one another half way."""
+
+    class OnlyWindows(Plugin):
+        info = PluginInfo(api_version=API_VERSION, lossless=False)
+
+        @hookimpl
+        def refine(self, specs):
+            specs = rewrite(specs, AttentionSpec, lambda s: replace(s, window=40))
+            return rewrite(specs, PoolSpec, lambda s: replace(s, window=40))
+
+    prompts = [[i, *(DRAW.randrange(VOCABULARY) for _ in range(90))] for i in range(4)]
+    sizes = {"max_requests": 4, "max_rows": 16, "kv_tokens": 96}
+    with engines.start(short_llama, {"windows": OnlyWindows}, max_requests=1, max_rows=16) as plain:
+        wanted = [plain.generate([prompt], greedy(40, logprobs=TOP))[0] for prompt in prompts]
+    with start(short_llama, {"windows": OnlyWindows}, paged={"page_size": 4}, **sizes) as engine:
+        for one, solo in zip(together(engine, prompts, greedy(40, logprobs=TOP)), wanted, strict=True):
+            assert_tokens(one, solo.token_ids, solo.logprobs)
+        assert_idle(engine)

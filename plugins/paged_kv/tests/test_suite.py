@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
+from byref.testing.kv import KVSuite
 from byref_paged_kv import Options
 from byref_paged_kv.kv import PagedKV
-
-from byref.testing.kv import KVSuite
 
 
 class Paged(KVSuite):

@@ -6,6 +6,7 @@ import pty
 import select
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -104,6 +105,17 @@ def test_what_cannot_be_answered_is_forgotten(session):
     with pytest.raises(RequestError, match=r"the prompt has .* tokens(.|\n)*/reset forgets"):
         say(session, "x" * 300)
     assert len(session.turns) == 2
+
+
+def test_an_answer_that_fails_half_way_is_forgotten(llm, monkeypatch):
+    def fails(prompt, params):
+        yield from llm.stream(prompt, SamplingParams(max_tokens=2, ignore_eos=True))
+        raise RequestError("no more")
+
+    session = Session(SimpleNamespace(render=llm.render, stream=fails), SHORT)
+    with pytest.raises(RequestError, match=r"no more\n  try: /reset forgets"):
+        say(session, "one")
+    assert session.turns == []
 
 
 def test_leaving_an_answer_keeps_what_was_said(session, llm):
