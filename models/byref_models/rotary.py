@@ -36,8 +36,7 @@ def rotary(config: PretrainedConfig, role: str, dim: int, layer_type: str | None
     name = f"rotary.{layer_type}" if layer_type else "rotary"
     amplitude, long = 1.0, None
     if kind in {"default", "dynamic"}:
-        theta = float(parameters["rope_theta"])
-        frequencies = tuple(theta ** (-2 * i / dim) for i in range(dim // 2))
+        frequencies = _plain(float(parameters["rope_theta"]), dim)
     elif kind in CONSTANT:
         frequencies, amplitude = _scaled(config, kind, layer_type)
     elif kind == "longrope":
@@ -58,6 +57,15 @@ def rotary(config: PretrainedConfig, role: str, dim: int, layer_type: str | None
         layout="half",
         long=long,
     )
+
+
+def _plain(theta: float, dim: int) -> tuple[float, ...]:
+    """In fp32, as models are trained and as transformers does: a last digit more or less is 1e-4 of an angle at
+    position 1,000, and shows in log-probabilities."""
+    import torch
+
+    exponents = torch.arange(0, dim, 2, dtype=torch.float32, device="cpu") / dim
+    return tuple((1.0 / theta**exponents).tolist())
 
 
 def _scaled(

@@ -35,12 +35,13 @@ class ViewAttention(PoolAttention):
         self.capturable = False  # it looks at the host's windows and pages
         self._spec, self._slots, self._space = spec, pool, space
         self._plain = sinks is None and spec.softcap is None
-        self._span_key = ("span", pool.space, spec.window)
+        # A string is hashed once, the tuples in it at every look-up.
+        self._span_key = repr(("span", pool.space, spec.window))
 
     def _attend(self, q: Tensor, group: Group, ctx: ForwardContext) -> Tensor:
         if group.requests == 1 and group.width == 1 and self._plain:
             (window,) = ctx.state(BATCH).host()[group.request_slice] or (None,)
-            key = (*self._span_key, group.first_request)
+            key = (self._span_key, group.first_request)
             span = ctx.state(SCRATCH).get(key, lambda: self._span(window) if window else None)
             if span is not None:
                 return self._read(q, span)

@@ -279,7 +279,7 @@ def publish_a_page_too_early(monkeypatch):
 
     def publish(sharing, request):
         lengths = dict(request.lengths)
-        request.lengths = {role: min(n + 1, len(request.tokens)) for role, n in lengths.items()}
+        request.lengths = {role: min(n + 2, len(request.tokens)) for role, n in lengths.items()}
         real(sharing, request)
         request.lengths = lengths
 
@@ -312,4 +312,4 @@ MUTATIONS = [
 def test_the_programs_notice_what_is_broken(mutate, monkeypatch):
     mutate(monkeypatch)
     with pytest.raises(Exception):  # noqa: B017, PT011  the model's assertion, or the KV's own confusion
-        run(400, (Phase.generate,))
+        run(PROGRAMS, (Phase.generate,))
