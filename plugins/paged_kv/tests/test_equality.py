@@ -9,7 +9,10 @@ import pytest
 from checkpoints import VOCABULARY
 from engines import greedy, one_per_step, together
 from equality import TOP, EngineOracle, assert_equal, assert_tokens
+from families import save_family
 from paging import assert_idle, start
+
+from byref.contract import SamplingParams
 
 TOKENS = 64
 DRAW = random.Random(5)
@@ -65,3 +68,39 @@ def test_a_short_pool_preempts_and_changes_nothing(tiny_llama, oracle, page_size
             assert one.cached_tokens == 0
         assert engine.parts.kv.figures()["preemptions"] > 0
         assert_idle(engine)
+
+
+@pytest.fixture(scope="module", params=["Qwen3", "Gemma 3", "Mistral"])
+def family(request, tmp_path_factory):
+    """A tiny model of another family, and its oracle; two of them have windows."""
+    path = save_family(tmp_path_factory.mktemp("family"), request.param)
+    with engines.start(path) as engine:
+        yield path, Kept(engine)
+
+
+@pytest.mark.parametrize(("page_size", "chunk"), [(1, 16), (4, 3), (4, 64), (16, 1), (64, 16)])
+def test_other_families_are_served_alike(family, page_size, chunk):
+    path, oracle = family
+    with start(path, paged={"page_size": page_size}, chunk=chunk) as engine:
+        assert_equal(engine, oracle, PROMPTS, TOKENS, one_per_step)
+        assert_idle(engine)
+
+
+def test_a_short_pool_preempts_windows_too(family):
+    path, oracle = family
+    with start(path, paged={"page_size": 4}, kv_tokens=160, chunk=16) as engine:
+        assert_equal(engine, oracle, PROMPTS, TOKENS)
+        assert_idle(engine)
+
+
+@pytest.mark.parametrize(("page_size", "room"), [(1, 0), (4, 0), (16, 0), (4, 160)])
+def test_choices_share_the_pages_of_their_prompt_and_change_nothing(tiny_llama, page_size, room):
+    params = SamplingParams(max_tokens=24, ignore_eos=True, temperature=1.0, n=4, seed=5)
+    with engines.start(tiny_llama) as plain:
+        expected = [[one.token_ids for one in done.choices] for done in together(plain, PROMPTS[:6], params)]
+    with start(tiny_llama, paged={"page_size": page_size}, kv_tokens=room, max_requests=12) as engine:
+        for _ in range(2):
+            done = together(engine, PROMPTS[:6], params)
+            assert [[one.token_ids for one in each.choices] for each in done] == expected
+            assert_idle(engine)
+        assert not room or engine.parts.kv.figures()["preemptions"] > 0

@@ -59,7 +59,10 @@ def planner(kv):
 
 def test_the_first_in_rank_goes_on_where_nobody_has_progressed():
     made = planner(ByChunks())
-    requests = [Request(f"r{i}", tuple(range(9)), SamplingParams(max_tokens=1), 0, arrival=i, tokens=list(range(9))) for i in range(3)]
+    requests = [
+        Request(f"r{i}", tuple(range(9)), SamplingParams(max_tokens=1), 0, arrival=i, tokens=list(range(9)))
+        for i in range(3)
+    ]
     for request in requests:
         made.queue(request)
         made._restarted[request.id] = 0  # each was preempted before, and may not be again

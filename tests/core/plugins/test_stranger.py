@@ -31,7 +31,7 @@ def test_an_enabled_plugin_has_its_options_and_registers(site, good):
     assert counter.instance.count == 5
     assert host.registry.lookup("counter", "tokens") is counter.instance
     assert host.registry.owner("counter", "tokens") is counter
-    assert host.registry.models == {"LlamaForCausalLM": "byref_models.llama:Llama"}
+    assert host.registry.models["LlamaForCausalLM"] == "byref_models.llama:Llama"
 
 
 def test_each_engine_has_its_own_instance(site, good):
