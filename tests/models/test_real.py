@@ -1,4 +1,8 @@
-"""Gemma 3 270M as it is published, Q4_K_M: real sliding layers over a text longer than their window."""
+"""Gemma 3 270M as it is published, Q4_K_M: real sliding layers over a text longer than their window.
+
+Its activations are large, and at a position or two of a long text transformers' own two ways of attending differ by more
+than the tolerance in fp32 (and by 1e-3 from fp64). There, twice their difference is allowed.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 from engines import greedy, start
-from equality import TOP, TransformersOracle, assert_scores
+from equality import TOLERANCE, TOP, TransformersOracle
 
 TEXT = Path(__file__).resolve().parents[2] / "LICENSE"
 TOKENS = 1500
@@ -29,5 +33,20 @@ def test_gemma3_equals_transformers_on_a_long_text():
         ids = list(engine.tokenizer.encode(TEXT.read_text()))[:TOKENS]
         assert len(ids) == TOKENS
         found = engine.generate([ids], greedy(1, prompt_logprobs=TOP))[0].prompt_logprobs
-    model = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
-    assert_scores(found, TransformersOracle(model).scores(ids))
+    sdpa, eager = (
+        TransformersOracle(
+            AutoModelForCausalLM.from_pretrained(
+                path.parent, gguf_file=path.name, dtype=torch.float32, attn_implementation=kind
+            )
+        ).scores(ids)
+        for kind in ("sdpa", "eager")
+    )
+    own = [apart(one, other) for one, other in zip(sdpa[1:], eager[1:], strict=True)]
+    off = [apart(one, other) for one, other in zip(found[1:], sdpa[1:], strict=True)]
+    assert all(mine <= max(TOLERANCE, 2 * theirs) for mine, theirs in zip(off, own, strict=True))
+    assert sum(mine > TOLERANCE for mine in off) <= TOKENS // 500
+
+
+def apart(one, other) -> float:
+    """The largest difference over tokens that both name."""
+    return max(abs(one[token] - other[token]) for token in one.keys() & other.keys())

@@ -73,8 +73,8 @@ class Runner:
         return self._emit(step, chunks, began)
 
     def _check_stuck(self) -> None:
-        """Two steps in a row that grant nobody anything: no later one would be another. (One may be: a request
-        that fails while it is planned may be the one that others waited for.)"""
+        """Two steps in a row that grant nobody anything: no later one would be another. One alone says little, since a
+        request that fails while it is planned may be the one that others waited for."""
         stuck = [*self.planner.running, *self.planner.waiting]
         self.stuck = self.stuck + 1 if stuck else 0
         if self.stuck > 1:

@@ -1,7 +1,5 @@
 """Hooks: order, plain functions, chains, and who is blamed for what."""
 
-# ruff: noqa: ARG005  a hook takes the arguments it is given
-
 import inspect
 from dataclasses import replace
 
