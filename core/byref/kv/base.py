@@ -32,6 +32,7 @@ class SlotKV(State, KV):
             (spec.role, spec.name): SlotPool(spec, spaces[Geometry.of(spec, sizing)], self._bounds[spec.role], sizing)
             for spec in sizing.pools
         }
+        self._strided = {key: pool for key, pool in self._pools.items() if pool.spec.stride > 1}
 
     def buffers(self) -> Mapping[str, Tensor]:
         """Every pool, and what the pools read to find their slots."""
@@ -53,7 +54,9 @@ class SlotKV(State, KV):
 
     def commit(self, request: Request, path: Sequence[int]) -> None:
         start = request.computed
-        for (role, _), pool in self._pools.items():
+        in_place = len(path) == 0 or path[-1] == len(path) - 1
+        # Rows that stay in place need nothing but their entries in strided pools, which siblings may have written.
+        for (role, _), pool in (self._strided if in_place else self._pools).items():
             if role == TARGET or request.lengths.get(role, 0) > start:
                 pool.keep(request.row, start, path)
 
