@@ -36,10 +36,10 @@ class Tokenizer:
         """The text of ids, special tokens skipped."""
         return str(self.backend.decode(list(ids), skip_special_tokens=True))
 
-    @property
+    @functools.cached_property
     def size(self) -> int:
-        """Tokens it knows; a model's vocabulary may be padded beyond."""
-        return int(self.backend.get_vocab_size(with_added_tokens=True))
+        """One more than its highest id, holes counted; a model's vocabulary may be padded beyond."""
+        return max(self.backend.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     def has_text(self, id: int) -> bool:
         """Whether decoding looks at it: no special token, and none of the padding beyond the vocabulary."""

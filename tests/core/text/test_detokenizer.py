@@ -92,3 +92,8 @@ def test_two_streams_do_not_mix():
     assert one.push(first) == ""
     assert two.push(tokenizer.encode("x")[0]) == "x"
     assert one.push(second) == "é"
+
+
+def test_the_size_counts_holes():
+    backend = Tokenizer(models.WordLevel({"a": 0, "b": 7}, "a"))
+    assert ByrefTokenizer(backend, ChatTemplate(None, "test")).size == 8
