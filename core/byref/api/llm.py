@@ -1,12 +1,11 @@
-"""`LLM` answers prompts and conversations. Knows what a program asks for; how steps are shared is mail's business."""
+"""`LLM` answers prompts and conversations. Knows what a program asks for; the engine shares its steps among them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
-from byref.api.mail import Mail
 from byref.api.progress import Batch
 from byref.api.settings import Options, PluginLike, classes_of, configure
 from byref.config import Config
@@ -58,7 +57,6 @@ class LLM:
         chosen = configure(model, plugins, options or {}, config, settings)
         self.engine = Engine.start(chosen, classes_of(plugins))
         """What runs the requests."""
-        self._mail = Mail(self.engine)
 
     def __enter__(self) -> Self:
         return self
@@ -139,12 +137,17 @@ class LLM:
         numbers: dict[str, int] = {}
         try:
             for number, (prompt, one) in enumerate(zip(prompts, _per_prompt(params, len(prompts)), strict=True)):
-                numbers[self._mail.open(prompt, one, **request)] = number
-            for chunk in self._mail.chunks(numbers):
+                numbers[self.engine.add(prompt, one, **request)] = number
+            for chunk in self.engine.follow(*numbers):
                 _raise_error(chunk)
                 yield numbers[chunk.request_id], chunk
         finally:
-            self._mail.close(numbers)
+            self._abort(numbers)
+
+    def _abort(self, ids: Iterable[str]) -> None:
+        """End those of these requests that have not ended."""
+        for id in ids:
+            self.engine.abort(id)
 
     def render(self, messages: Conversation) -> list[int]:
         """The token ids of a conversation, up to where the answer begins.
@@ -164,20 +167,20 @@ class LLM:
         try:
             for number, (prompt, params) in enumerate(pairs):
                 try:
-                    numbers[self._mail.open(prompt, params, **request)] = number
+                    numbers[self.engine.add(prompt, params, **request)] = number
                 except RequestError as error:
                     if errors == "raise":
                         raise
                     done[number] = _refused(prompt, error)
                     batch.count(finished=True)
-            for chunk in self._mail.chunks(numbers):
+            for chunk in self.engine.follow(*numbers):
                 if errors == "raise":
                     _raise_error(chunk)
                 batch.count(len(chunk.token_ids), finished=chunk.completion is not None)
                 if chunk.completion is not None:
                     done[numbers[chunk.request_id]] = chunk.completion
         finally:
-            self._mail.close(numbers)
+            self._abort(numbers)
         return [done[number] for number in range(len(pairs))]
 
 

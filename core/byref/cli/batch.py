@@ -134,11 +134,7 @@ class Work:
             self._live[id] = line
 
     def _step(self) -> Iterator[tuple[jsonl.Line, Completion]]:
-        from byref.api.interrupt import deferred
-
-        with deferred():
-            chunks = self._engine.step()
-        for chunk in chunks:
+        for chunk in self._engine.step():
             self._bar.count(len(chunk.token_ids))
             if chunk.completion is None:
                 continue

@@ -7,7 +7,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from byref.api.interrupt import deferred
 from byref.api.progress import Batch
 from byref.contract.errors import ConfigError
 from byref.contract.requests import SamplingParams
@@ -101,9 +100,7 @@ class Load:
 
     def _step(self) -> Iterator[tuple[str, int, bool]]:
         """Per request of a step: its id, how many tokens came, whether it ended."""
-        with deferred():
-            chunks = self._engine.step()
-        for chunk in chunks:
+        for chunk in self._engine.step():
             if chunk.completion is not None and chunk.completion.error is not None:
                 raise chunk.completion.error
             ended = chunk.completion is not None

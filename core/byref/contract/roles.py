@@ -119,7 +119,8 @@ class KV(ABC):
 
     @abstractmethod
     def reserve(self, request: Request, n: int) -> Grant | None:
-        """Room for `n` rows after the computed ones; None when there is none now."""
+        """Room for `n` rows after the computed ones, and where there is a draft role for `max_drafts` rows of it beyond
+        them; None when there is none now."""
 
     @abstractmethod
     def commit(self, request: Request, path: Sequence[int]) -> None:

@@ -13,6 +13,7 @@ from byref.contract.plugin import Plugin
 from byref.contract.requests import Reason, Request
 from byref.contract.roles import TARGET
 from byref.engine.intake import Intake, Params, Prompt, choice_id, parse_params
+from byref.engine.interrupt import deferred
 from byref.engine.live import Chunk, Completion, Live
 from byref.engine.plan import Events, Planner
 from byref.engine.processors import processors
@@ -149,16 +150,16 @@ class Engine:
 
     def step(self) -> list[Chunk]:
         """Run one step; what it added to each request. An error that is not one request's stops the engine, and
-        every request ends with it."""
+        every request ends with it. An interrupt waits for the end of the step, which would leave no state at all."""
         if self.failure is not None:
             raise self.failure
-        try:
-            chunks = self._runner.step()
-        except Exception as cause:
-            chunks = self._stop(cause)
-        chunks = self._ended + chunks
-        self._ended = []
-        return [self._out(chunk) for chunk in chunks]
+        with deferred():
+            try:
+                chunks = self._runner.step()
+            except Exception as cause:
+                chunks = self._stop(cause)
+            ended, self._ended = self._ended, []
+            return [self._out(chunk) for chunk in (*ended, *chunks)]
 
     def abort(self, id: str) -> Completion | None:
         """End a request now, with all its choices; None if it is not there (any more)."""
@@ -195,31 +196,35 @@ class Engine:
         try:
             for prompt in prompts:
                 ids.append(self.add(prompt, params))  # noqa: PERF401  what was added is aborted if the next is refused
-            follows = [self.follow(id) for id in ids]
-            return [chunk.completion for follow in follows for chunk in follow if chunk.completion is not None]
+            done = {chunk.request_id: chunk.completion for chunk in self.follow(*ids) if chunk.completion is not None}
+            return [done[id] for id in ids]
         finally:
             for id in ids:
                 self.abort(id)
 
-    def follow(self, id: str) -> Iterator[Chunk]:
-        """Chunks of a queued request as they come, running steps when there is none. Several may be followed at
-        once: what a step brings for the others waits for them."""
-        if id not in self._live and id not in self._groups:
-            raise RequestError(f"no request {id!r} is waiting or running")
-        box = self._boxes.setdefault(id, deque())
-        return self._chunks_of(id, box)
+    def follow(self, *ids: str) -> Iterator[Chunk]:
+        """Chunks of queued requests, in the order they come, running steps while there is none. Several iterators may
+        be open at once: what a step brings for the others waits for them."""
+        for id in ids:
+            if id not in self._live and id not in self._groups:
+                raise RequestError(f"no request {id!r} is waiting or running")
+            self._boxes.setdefault(id, deque())
+        return self._chunks_of(ids)
 
-    def _chunks_of(self, id: str, box: deque[Chunk]) -> Iterator[Chunk]:
+    def _chunks_of(self, ids: Sequence[str]) -> Iterator[Chunk]:
+        going = dict.fromkeys(ids)
         try:
-            while True:
-                while not box:
+            while going:
+                come = [self._boxes[id].popleft() for id in going for _ in range(len(self._boxes[id]))]
+                for chunk in come:
+                    if chunk.completion is not None:
+                        del going[chunk.request_id]
+                    yield chunk
+                if not come:
                     self.step()
-                chunk = box.popleft()
-                yield chunk
-                if chunk.completion is not None:
-                    return
         finally:
-            self._boxes.pop(id, None)
+            for id in ids:
+                self._boxes.pop(id, None)
 
     def usage(self) -> Mapping[str, int]:
         """Figures of memory and queues; all but capacities are 0 when idle."""
