@@ -8,10 +8,9 @@ from functools import partial
 import pytest
 import torch
 from engines import assert_idle, greedy, one_per_step, start, together
-from seams import LAYER, Options, Script, Seams, expected
+from seams import Grammar, Script, Seams, Tap, expected
 
-from byref.contract import API_VERSION, ByrefError, Plugin, PluginInfo, SamplingParams, hookimpl
-from byref.contract.specs import TapSpec
+from byref.contract import ByrefError, SamplingParams, hookimpl
 from byref.engine import processing
 from byref.kv.pools import SlotPool
 
@@ -22,30 +21,6 @@ PARAMS = {
     "greedy": greedy(TOKENS),
     "sampled": SamplingParams(max_tokens=TOKENS, ignore_eos=True, temperature=0.9, top_k=40, top_p=0.95, seed=11),
 }
-
-
-class Grammar(Plugin):
-    """The grammar alone, without drafts."""
-
-    info = PluginInfo(api_version=API_VERSION)
-
-    @hookimpl
-    def adjust_logits(self, rows):
-        Seams("grammar", Options()).adjust_logits(rows)
-
-
-class Tap(Plugin):
-    """Keeps the tapped hidden states of every forward."""
-
-    info = PluginInfo(api_version=API_VERSION)
-    seen: list[torch.Tensor]
-
-    @hookimpl
-    def bind(self, spec, site):
-        if isinstance(spec, TapSpec) and (spec.point, spec.layer) == ("layer", LAYER):
-            self.seen = []
-            return lambda hidden, ctx: self.seen.append(hidden.clone())
-        return None
 
 
 @pytest.fixture(scope="module", params=PARAMS)

@@ -313,6 +313,30 @@ class Seams(Plugin[Options]):
         self.released.append(request.id)
 
 
+class Grammar(Plugin):
+    """The grammar alone, without drafts."""
+
+    info = PluginInfo(api_version=API_VERSION)
+
+    @hookimpl
+    def adjust_logits(self, rows):
+        Seams("grammar", Options()).adjust_logits(rows)
+
+
+class Tap(Plugin):
+    """Keeps the tapped hidden states of every forward."""
+
+    info = PluginInfo(api_version=API_VERSION)
+    seen: list[torch.Tensor]
+
+    @hookimpl
+    def bind(self, spec, site):
+        if isinstance(spec, TapSpec) and (spec.point, spec.layer) == ("layer", LAYER):
+            self.seen = []
+            return lambda hidden, ctx: self.seen.append(hidden.clone())
+        return None
+
+
 def running_sum(pool: Pool, hidden: Tensor, ctx) -> Tensor:
     """The sum of the request's hidden states up to each row, along its parents: [rows, width]."""
     batch = ctx.state(BATCH)

@@ -7,40 +7,15 @@ import pytest
 import torch
 from engines import greedy, one_per_step, together
 from paging import assert_idle, start
-from seams import LAYER, Options, Script, Seams, expected
+from seams import Grammar, Script, Seams, Tap, expected
 
-from byref.contract import API_VERSION, Plugin, PluginInfo, hookimpl
-from byref.contract.specs import TapSpec
+from byref.contract import hookimpl
 from byref.kv.pools import SlotPool
 
 SHARED = [11, 7, 30, 2, 2, 90, 14, 5, 61]
 PROMPTS = [[5, 9, 77, 3, 2, 8], [*SHARED, 2, 3, 40, 5, 6], [7, 7, 7], [*SHARED, 8, 1]]
 TOKENS = 16
 DRAFTS = 4
-
-
-class Grammar(Plugin):
-    """The grammar alone, without drafts."""
-
-    info = PluginInfo(api_version=API_VERSION)
-
-    @hookimpl
-    def adjust_logits(self, rows):
-        Seams("grammar", Options()).adjust_logits(rows)
-
-
-class Tap(Plugin):
-    """Keeps the tapped hidden states of every forward."""
-
-    info = PluginInfo(api_version=API_VERSION)
-    seen: list[torch.Tensor]
-
-    @hookimpl
-    def bind(self, spec, site):
-        if isinstance(spec, TapSpec) and (spec.point, spec.layer) == ("layer", LAYER):
-            self.seen = []
-            return lambda hidden, ctx: self.seen.append(hidden.clone())
-        return None
 
 
 class PoisonedSeams(Seams):
