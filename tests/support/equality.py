@@ -87,6 +87,22 @@ def assert_equal(engine: Engine, oracle: Oracle, prompts: Sequence[Ids], tokens:
         assert_tokens(other, text[len(prompt) :], scores[len(prompt) :])
 
 
+Answers = list[tuple[Ids, Scores]]
+"""Per request the tokens that an engine gives, and their scores."""
+
+
+def answers(engine: Engine, prompts: Sequence[Ids], params: Sequence[SamplingParams]) -> Answers:
+    """What an engine answers, each request teacher-forced on its own tokens for the scores."""
+    oracle, completions = EngineOracle(engine), together(engine, prompts, params)
+    return [(c.token_ids, oracle.scores([*c.prompt_ids, *c.token_ids])[len(c.prompt_ids) :]) for c in completions]
+
+
+def assert_answers(completions: Sequence[Completion], expected: Answers) -> None:
+    """The rule for free-running tokens, request by request."""
+    for one, (tokens, scores) in zip(completions, expected, strict=True):
+        assert_tokens(one, tokens, scores)
+
+
 def assert_scores(found: Scores, expected: Scores, where: str = "position") -> None:
     """Log-probabilities agree at every position, for its token and for every likely token that both name."""
     assert len(found) == len(expected)

@@ -123,9 +123,11 @@ class Forwards:
 
 def _hidden(unit: Unit, hidden: Tensor | None, live: bool) -> Tensor | None:
     """The hidden input of a forward: always the same buffer, so that a captured forward reads the right one."""
-    if unit.blank is None or not live:
+    if unit.blank is None:
         if hidden is not None:
             raise PluginError(f"the model of role {unit.name!r} takes no hidden state", hint="pass none")
+        return None
+    if not live:
         return unit.blank
     if hidden is None:
         raise PluginError(

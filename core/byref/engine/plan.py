@@ -144,7 +144,7 @@ class Planner:
         child.cached_tokens = parent.cached_tokens
         try:
             self.kv.fork(parent, child)
-        except (MemoryError, RequestError):
+        except RequestError:
             self._give_row(child)
             return False
         self.running.append(child)

@@ -10,7 +10,7 @@ import pytest
 from checkpoints import VOCABULARY
 from drafts import Told
 from engines import greedy, one_per_step, step, together
-from equality import TOP, EngineOracle, assert_tokens
+from equality import TOP, answers, assert_answers, assert_tokens
 from paging import assert_idle, assert_tables_are_scrubbed, fill_free, start
 from replays import Checked
 
@@ -48,13 +48,7 @@ def attention(request):
 @pytest.fixture(scope="module")
 def expected(short_llama, attention):
     with engines.start(short_llama, attention, **WIDE) as engine:
-        oracle, completions = EngineOracle(engine), together(engine, PROMPTS, PARAMS)
-        return [(c.token_ids, oracle.scores([*c.prompt_ids, *c.token_ids])[len(c.prompt_ids) :]) for c in completions]
-
-
-def expect(completions, expected):
-    for one, (tokens, scores) in zip(completions, expected, strict=True):
-        assert_tokens(one, tokens, scores)
+        return answers(engine, PROMPTS, PARAMS)
 
 
 def begin(path, attention, expected, *, tree=False, **engine):
@@ -69,8 +63,8 @@ def test_replays_equal_eager_forwards_beside_drafts(short_llama, attention, expe
     engine, told = begin(short_llama, attention, expected, tree=tree, capture="tape")
     with engine:
         checked = Checked(engine)
-        expect(one_per_step(engine, PROMPTS, PARAMS), expected)
-        expect(together(engine, PROMPTS, PARAMS), expected)
+        assert_answers(one_per_step(engine, PROMPTS, PARAMS), expected)
+        assert_answers(together(engine, PROMPTS, PARAMS), expected)
         engine.parts.forwards("target", ())
         assert_idle(engine)
     assert {0, 1, 2} <= set(told.accepted)
@@ -85,7 +79,7 @@ def test_a_smaller_batch_after_a_larger_leaves_no_live_row(short_llama, attentio
         while len(done) < len(ids):
             step(engine, done)
             assert_tables_are_scrubbed(engine)
-        expect([done[id] for id in ids], expected)
+        assert_answers([done[id] for id in ids], expected)
         assert {name: t.data_ptr() for name, t in engine.parts.kv.buffers().items()} == pointers
     batches = [ctx.requests for ctx in checked.runs if ctx.kind is Kind.DECODE]
     assert batches[0] > 8
@@ -108,7 +102,7 @@ def test_what_free_memory_holds_changes_nothing(short_llama, attention, expected
                 fill_free(engine, rubbish)
                 step(engine, done)
                 assert all(pool.data[0].isfinite().all() for pool in engine.parts.kv._pools.values())
-            expect([done[one] for one in ids], expected)
+            assert_answers([done[one] for one in ids], expected)
         assert engine.parts.kv.figures()["hit_tokens"] > 0
 
 

@@ -10,7 +10,7 @@ import torch
 from checkpoints import VOCABULARY
 from drafts import Told
 from engines import assert_idle, greedy, one_per_step, start, step, together
-from equality import TOP, EngineOracle, assert_tokens
+from equality import TOP, answers, assert_answers
 from memory import fill_free
 from replays import Checked
 
@@ -45,13 +45,7 @@ def attention(request):
 def expected(short_llama, attention):
     """What the eager engine answers, and the scores of its tokens. Each request ends at another step."""
     with start(short_llama, attention, **WIDE) as engine:
-        oracle, completions = EngineOracle(engine), together(engine, PROMPTS, PARAMS)
-        return [(c.token_ids, oracle.scores([*c.prompt_ids, *c.token_ids])[len(c.prompt_ids) :]) for c in completions]
-
-
-def expect(completions, expected):
-    for one, (tokens, scores) in zip(completions, expected, strict=True):
-        assert_tokens(one, tokens, scores)
+        return answers(engine, PROMPTS, PARAMS)
 
 
 def start_told(path, attention, expected, *, tree, **engine):
@@ -65,7 +59,7 @@ def start_told(path, attention, expected, *, tree, **engine):
 def test_replay_equals_eager_for_every_kind_of_forward(short_llama, attention, expected):
     with start(short_llama, attention, capture="tape", **WIDE) as engine:
         checked = Checked(engine)
-        expect(one_per_step(engine, PROMPTS, PARAMS), expected)
+        assert_answers(one_per_step(engine, PROMPTS, PARAMS), expected)
         engine.parts.forwards("target", ())
         assert_idle(engine)
     assert {ctx.kind for ctx in checked.runs} == set(Kind)
@@ -76,7 +70,7 @@ def test_replay_equals_eager_for_every_kind_of_forward(short_llama, attention, e
 def test_a_larger_batch_before_a_smaller_leaves_nothing_of_itself(short_llama, attention, expected):
     with start(short_llama, attention, capture="tape", **WIDE) as engine:
         checked = Checked(engine)
-        expect(together(engine, PROMPTS, PARAMS), expected)
+        assert_answers(together(engine, PROMPTS, PARAMS), expected)
     batches = [ctx.requests for ctx in checked.runs if ctx.kind is Kind.DECODE]
     assert batches == sorted(batches, reverse=True)
     assert batches.count(10) > 1  # ten requests first, then nine and a padding one
@@ -89,7 +83,7 @@ def test_drafts_change_no_token(short_llama, attention, expected, capture, tree)
     engine, told = start_told(short_llama, attention, expected, tree=tree, capture=capture)
     with engine:
         checked = Checked(engine) if capture == "tape" else None
-        expect(one_per_step(engine, PROMPTS, PARAMS), expected)
+        assert_answers(one_per_step(engine, PROMPTS, PARAMS), expected)
         assert_idle(engine)
     assert {0, 1, 2} <= set(told.accepted)
     if checked:
@@ -111,7 +105,7 @@ def test_what_free_memory_holds_changes_nothing(short_llama, attention, expected
             fill_free(engine, rubbish)
             step(engine, done)
             assert all(pool.data[0].isfinite().all() for pool in engine.parts.kv._pools.values())
-        expect([done[one] for one in ids], expected)
+        assert_answers([done[one] for one in ids], expected)
 
 
 def test_the_check_notices_a_replay_that_differs(short_llama):

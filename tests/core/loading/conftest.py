@@ -7,26 +7,13 @@ import numpy as np
 import pytest
 import torch
 from gguf import GGMLQuantizationType as Type
+from gguf_files import STORED
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from byref.contract.errors import ModelError
 from byref.loading import open_checkpoint
 
 HEADS, KV_HEADS, LAYERS = 4, 2, 2
-STORED = {
-    "model.embed_tokens": "token_embd",
-    "model.norm": "output_norm",
-    "lm_head": "output",
-    "input_layernorm": "attn_norm",
-    "self_attn.q_proj": "attn_q",
-    "self_attn.k_proj": "attn_k",
-    "self_attn.v_proj": "attn_v",
-    "self_attn.o_proj": "attn_output",
-    "post_attention_layernorm": "ffn_norm",
-    "mlp.gate_proj": "ffn_gate",
-    "mlp.up_proj": "ffn_up",
-    "mlp.down_proj": "ffn_down",
-}
 
 
 def tiny_config(**changes):
