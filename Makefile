@@ -16,7 +16,7 @@ help: ## this list
 	@sed -n 's/^\([a-z]*\):.*## /make \1|/p' $(MAKEFILE_LIST) | column -t -s '|'
 
 # Made anew only when what is installed may have changed. An editable install needs nothing for changed code.
-$(INST): pyproject.toml requirements.txt constraints.txt $(wildcard plugins/*/pyproject.toml)
+$(INST): pyproject.toml requirements.txt constraints.txt $(wildcard plugins/*/pyproject.toml examples/*/pyproject.toml)
 	@$(BIN)/python -m pip --version >/dev/null 2>&1 || { \
 	    test -n "$(PYTHON)" || { echo "no Python 3.11 or newer here: make PYTHON=/path/to/python3.11" >&2; exit 1; }; \
 	    echo "making $(VENV) with $(PYTHON)"; $(PYTHON) -m venv $(VENV); }

@@ -4,7 +4,11 @@ from byref import API_VERSION, Plugin, PluginInfo, hookimpl
 from byref.contract.plugin import NoOptions, Registry
 
 ARCHITECTURES = {
+    "DeepseekV32ForCausalLM": "deepseek_v32:DeepseekV32",
+    "DeepseekV3ForCausalLM": "deepseek_v3:DeepseekV3",
+    "DeepseekV4ForCausalLM": "deepseek_v4:DeepseekV4",
     "Gemma3ForCausalLM": "gemma3:Gemma3",
+    "GlmMoeDsaForCausalLM": "glm_moe_dsa:GlmMoeDsa",
     "LlamaForCausalLM": "llama:Llama",
     "MistralForCausalLM": "mistral:Mistral",
     "MixtralForCausalLM": "mixtral:Mixtral",
@@ -14,6 +18,13 @@ ARCHITECTURES = {
     "Qwen3MoeForCausalLM": "qwen3:Qwen3Moe",
 }
 """By the class name of transformers, which checkpoints carry."""
+MODULES = {
+    "DeepseekV3ForCausalLM.mtp": "deepseek_mtp:DeepseekMTP",
+    "DeepseekV32ForCausalLM.mtp": "deepseek_mtp:DeepseekV32MTP",
+    "DeepseekV4ForCausalLM.mtp": "deepseek_v4:DeepseekV4MTP",
+    "GlmMoeDsaForCausalLM.mtp": "deepseek_mtp:GlmMoeDsaMTP",
+}
+"""Draft modules inside the checkpoints of those: a drafter's role has `{}.mtp` as its architecture."""
 
 
 class Models(Plugin[NoOptions]):
@@ -23,5 +34,5 @@ class Models(Plugin[NoOptions]):
 
     @hookimpl
     def register(self, registry: Registry) -> None:
-        for name, architecture in ARCHITECTURES.items():
+        for name, architecture in {**ARCHITECTURES, **MODULES}.items():
             registry.model(name, f"byref_models.{architecture}")

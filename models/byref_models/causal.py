@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from byref.contract.specs import EmbedSpec, LinearSpec, NormSpec, Part, RowSpec, Take, TapSpec
 
@@ -26,7 +26,9 @@ class CausalLM:
     """Embedding, layers, norm, vocabulary projection. A subclass says what a layer is."""
 
     input_width = 0
-    optional: ClassVar[tuple[str, ...]] = ()
+    optional: tuple[str, ...] = ("model.rotary_emb.*", "model.layers.*.rotary_emb.inv_freq")
+    """Frequencies that older checkpoints carry: the configuration speaks for them."""
+    renames: tuple[tuple[str, str], ...] = ()
     norm_offset: ClassVar[float] = 0.0
     """See `NormSpec`, for the last norm."""
 
@@ -37,10 +39,12 @@ class CausalLM:
         scale = self.embedding_scale(config)
         embed = EmbedSpec(role=role, name="model.embed_tokens", rows=config.vocab_size, width=width, scale=scale)
         self.embed = ask(self, "embed", embed)
-        self.layers: list[Block] = [self.layer(config, ask, i) for i in range(config.num_hidden_layers)]
-        norm = NormSpec(role=role, name="model.norm", width=width, eps=config.rms_norm_eps, offset=self.norm_offset)
+        self.layers: list[Callable[..., Tensor]] = [self.layer(config, ask, i) for i in self.numbers(config)]
+        name = self.norm_name(config)
+        norm = NormSpec(role=role, name=name, width=width, eps=config.rms_norm_eps, offset=self.norm_offset)
         self.norm = ask(self, "norm", norm)
-        self.rows = ask(self, "rows", RowSpec(role=role, name="rows", width=width))
+        stream = self.stream_width(config)
+        self.rows = ask(self, "rows", RowSpec(role=role, name="rows", width=stream))
         tied = config.tie_word_embeddings
         head = LinearSpec(
             role=role,
@@ -51,47 +55,67 @@ class CausalLM:
             twin="lm_head.weight" if tied else None,
         )
         self.head = ask(self, "head", head)
-        self._offer_taps(ask, width)
+        self._offer_taps(ask, stream, width)
 
-    def layer(self, config: PretrainedConfig, ask: Ask, i: int) -> Block:
-        """Layer `i`."""
+    def layer(self, config: PretrainedConfig, ask: Ask, i: int) -> Callable[..., Tensor]:
+        """Layer `i`: a `Block`, unless `__call__` knows better."""
         raise NotImplementedError
+
+    def numbers(self, config: PretrainedConfig) -> range:
+        """Which layers of the checkpoint it has."""
+        return range(config.num_hidden_layers)
+
+    def norm_name(self, config: PretrainedConfig) -> str:
+        """Of the last norm."""
+        return "model.norm"
+
+    def stream_width(self, config: PretrainedConfig) -> int:
+        """Elements of a row between layers."""
+        return int(config.hidden_size)
 
     def embedding_scale(self, config: PretrainedConfig) -> float:
         """See `EmbedSpec`."""
         return 1.0
 
     def __call__(self, ids: Tensor, positions: Tensor, hidden: Tensor | None, ctx: ForwardContext) -> Tensor:
-        x = self.embed(ids)
+        return self.run(self.embed(ids), positions, ctx)
+
+    def run(self, x: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
+        """From the input of the first layer to logits."""
         for layer in self.layers:
             x = layer(x, positions, ctx)
-        return self.head(self.norm(self.rows(x, ctx)))
+        return self.head(self.finish(self.rows(x, ctx)))
 
-    def _offer_taps(self, ask: Ask, width: int) -> None:
+    def finish(self, x: Tensor) -> Tensor:
+        """From what the last layer leaves to the input of the vocabulary projection."""
+        return self.norm(x)
+
+    def _offer_taps(self, ask: Ask, stream: int, width: int) -> None:
         def offer(point: str, layer: int, install: Callable[[Take], None]) -> None:
-            ask.tap(TapSpec(role=ask.role, name=point, layer=layer, point=point, width=width), install)  # type: ignore[arg-type]
+            of_point = width if point == "normed" else stream
+            ask.tap(TapSpec(role=ask.role, name=point, layer=layer, point=point, width=of_point), install)  # type: ignore[arg-type]
 
         offer("embed", -1, self._tap_embed)
         for i in range(len(self.layers)):
             offer("layer", i, partial(self._tap_layer, i))
         offer("last", -1, self._tap_rows)
-        offer("normed", -1, lambda take: self._tap_rows(lambda x, ctx: take(self.norm(x), ctx)))
+        offer("normed", -1, lambda take: self._tap_rows(lambda x, ctx: take(self.finish(x), ctx)))
 
     def _tap_embed(self, take: Take) -> None:
         first = self.layers[0]
 
-        def tapped(x: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
-            take(x, ctx)
-            return first(x, positions, ctx)
+        def tapped(x: Tensor, *more: Any) -> Tensor:
+            take(x, more[-1])
+            return first(x, *more)
 
         self.layers[0] = tapped
 
     def _tap_layer(self, i: int, take: Take) -> None:
         layer = self.layers[i]
 
-        def tapped(x: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor:
-            x = layer(x, positions, ctx)
-            take(x, ctx)
+        def tapped(x: Tensor, *more: Any) -> Tensor:
+            x = layer(x, *more)
+            take(x, more[-1])
             return x
 
         self.layers[i] = tapped

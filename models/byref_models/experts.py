@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from byref.contract.specs import LinearSpec, MoESpec, NormSpec, Part
 from byref_models.layers import activation
@@ -22,8 +22,10 @@ def mixture(
     experts: int,
     inner: int,
     renormalise: bool,
+    **more: Any,
 ) -> MoESpec:
-    """The experts of layer `i`: `name` is their module's, `parts` what it calls gate, up and down of one of them."""
+    """The experts of layer `i`: `name` is their module's, `parts` what it calls gate, up and down of one of them; `more`
+    are further fields of the spec."""
     name, width = f"model.layers.{i}.{name}", config.hidden_size
 
     def of_all(part: str, rows: int) -> tuple[Part, ...]:
@@ -46,4 +48,5 @@ def mixture(
         down=of_all(down, width),
         inputs=width,
         activation=activation(config),
+        **more,
     )

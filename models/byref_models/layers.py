@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from byref.contract.errors import ModelError
 from byref.contract.specs import (
@@ -171,10 +171,31 @@ def _qkv(config: PretrainedConfig, role: str, i: int, bias: bool, fused: bool) -
 
 
 def gated_mlp(
-    config: PretrainedConfig, role: str, i: int, norm: NormSpec | None, *, bias: bool = False, fused: bool = False
+    config: PretrainedConfig,
+    role: str,
+    i: int,
+    norm: NormSpec | None,
+    *,
+    bias: bool = False,
+    fused: bool = False,
+    name: str = "mlp",
+    inner: int | None = None,
+    limit: float | None = None,
 ) -> GatedMLPSpec:
-    """The gated MLP of layer `i`, its norm included. `fused`: the checkpoint keeps gate and up as one tensor."""
-    name, width, inner = f"model.layers.{i}.mlp", config.hidden_size, config.intermediate_size
+    """The gated MLP of layer `i`, its norm included.
+
+    Args:
+        config: of the model.
+        role: of the model.
+        i: which layer.
+        norm: before it.
+        bias: of all three projections.
+        fused: the checkpoint keeps gate and up as one tensor.
+        name: of its module within the layer.
+        inner: its width; that of the configuration unless given.
+        limit: see `GatedMLPSpec`.
+    """
+    name, width, inner = f"model.layers.{i}.{name}", config.hidden_size, inner or config.intermediate_size
     parts = [Part(f"{name}.gate_proj.weight", inner), Part(f"{name}.up_proj.weight", inner)]
     if fused:
         parts = [Part(f"{name}.gate_up_proj.weight", 2 * inner)]
@@ -197,14 +218,29 @@ def gated_mlp(
         shard="inputs",
     )
     return GatedMLPSpec(
-        role=role, layer=i, name=name, norm=norm, gate_up=gate_up, down=down, activation=activation(config)
+        role=role,
+        layer=i,
+        name=name,
+        norm=norm,
+        gate_up=gate_up,
+        down=down,
+        activation=activation(config),
+        limit=limit,
     )
+
+
+class Attention(Protocol):
+    """The first half of a layer: x [rows, hidden] -> [rows, hidden], plus `residual` where given."""
+
+    def __call__(
+        self, x: Tensor, positions: Tensor, ctx: ForwardContext, residual: Tensor | None = None
+    ) -> Tensor: ...
 
 
 class DecoderLayer:
     """Attention, then an MLP or a mixture of them, each behind its norm and added to the residual stream."""
 
-    def __init__(self, ask: Ask, attention: SelfAttention, mlp: GatedMLPSpec | MoESpec) -> None:
+    def __init__(self, ask: Ask, attention: Attention, mlp: GatedMLPSpec | MoESpec) -> None:
         self.attention = attention
         self.mlp = ask(self, "mlp", mlp)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 from byref_models.causal import Block, CausalLM
 from byref_models.layers import DecoderLayer, SelfAttention, gated_mlp, rms_norm
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
 class Llama(CausalLM):
     """`LlamaForCausalLM` of transformers."""
-
-    optional: ClassVar[tuple[str, ...]] = ("model.rotary_emb.", "model.layers.*.rotary_emb.inv_freq")
 
     def layer(self, config: PretrainedConfig, ask: Ask, i: int) -> Block:
         norm, biased = rms_norm(config, ask.role, i, "input_layernorm"), config.attention_bias

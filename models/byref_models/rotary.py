@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from byref.contract.errors import ModelError
 from byref.contract.specs import LongRotarySpec, RotarySpec
@@ -14,7 +14,13 @@ CONSTANT = frozenset({"linear", "llama3", "yarn"})
 """Kinds whose frequencies are the same at every length."""
 
 
-def rotary(config: PretrainedConfig, role: str, dim: int, layer_type: str | None = None) -> RotarySpec:
+def rotary(
+    config: PretrainedConfig,
+    role: str,
+    dim: int,
+    layer_type: str | None = None,
+    layout: Literal["half", "interleaved"] = "half",
+) -> RotarySpec:
     """The rotary embedding of a configuration, in the words of transformers' `rope_type`.
 
     - default, linear, llama3, yarn: one set of frequencies.
@@ -27,6 +33,7 @@ def rotary(config: PretrainedConfig, role: str, dim: int, layer_type: str | None
         role: of the model.
         dim: elements of a head that are rotated.
         layer_type: whose parameters, where kinds of layers differ.
+        layout: which elements of a head are turned together.
 
     Raises:
         ModelError: a kind that is not listed above.
@@ -54,7 +61,7 @@ def rotary(config: PretrainedConfig, role: str, dim: int, layer_type: str | None
         dim=2 * len(frequencies),
         inverse_frequencies=frequencies,
         amplitude=amplitude,
-        layout="half",
+        layout=layout,
         long=long,
     )
 

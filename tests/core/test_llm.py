@@ -77,6 +77,43 @@ def test_parameters_for_each(llm):
         llm.generate(["one", "two"], [greedy(2)])
 
 
+def test_parameters_as_tables(llm):
+    one, other = llm.generate(["one", "two"], [{"max_tokens": 2, "ignore_eos": True}, greedy(3)])
+    assert (len(one.token_ids), len(other.token_ids)) == (2, 3)
+    assert len(llm.generate("one", {"max_tokens": 2, "ignore_eos": True})[0].token_ids) == 2
+    assert "".join(chunk.text for chunk in llm.stream("one", {"max_tokens": 2, "ignore_eos": True})) == one.text
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda llm: SamplingParams(temperature=-1),
+        lambda llm: llm.generate("one", {"temperature": -1}),
+        lambda llm: llm.generate(["one", "two"], [greedy(2), {"temperature": -1}]),
+        lambda llm: list(llm.stream("one", {"temperature": -1})),
+        lambda llm: llm.chat(TALK, {"temperature": -1}),
+    ],
+)
+def test_a_wrong_parameter_is_one_sentence_that_names_it(llm, call):
+    with pytest.raises(RequestError) as error:
+        call(llm)
+    sentence = "temperature: input should be greater than or equal to 0, got -1"
+    assert str(error.value) == f"{sentence}\n  in: sampling parameters, temperature\n  try: correct the value"
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda llm: llm.generate("one", temperature=1.0),
+        lambda llm: llm.chat(TALK, temperature=1.0),
+        lambda llm: list(llm.stream("one", temperature=1.0)),
+    ],
+)
+def test_a_parameter_as_an_argument_of_its_own_is_named(llm, call):
+    with pytest.raises(RequestError, match=r"temperature is a sampling parameter(?s:.*)SamplingParams\(temperature"):
+        call(llm)
+
+
 def test_choices(llm):
     (done,) = llm.generate("one", SamplingParams(max_tokens=5, n=3, temperature=1.0, seed=1, ignore_eos=True))
     assert len(done.choices) == 3

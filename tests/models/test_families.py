@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 import transformers
 from checkpoints import VOCABULARY
-from engines import assert_idle, one_per_step, start, together
-from equality import TransformersOracle, assert_equal
-from families import FAMILIES, save_family
+from engines import assert_idle, greedy, one_per_step, start, together
+from equality import TOP, TransformersOracle, assert_equal, assert_scores
+from families import EVERY, FAMILIES, LATENT, LONG, save_family
 
 from byref.answers import experts
 from byref.contract.errors import CaptureError, ModelError
@@ -63,6 +63,21 @@ VARIANTS = {
         "Phi-3",
         {"partial_rotary_factor": 1.0, "sliding_window": None, "rope_parameters": None},
     ),
+    "DeepSeek-V3, no latent of queries, halves": ("DeepSeek-V3", {"q_lora_rank": None, "rope_interleave": False}),
+    "DeepSeek-V3, biases": ("DeepSeek-V3", {"attention_bias": True, "norm_topk_prob": False, "n_group": 1, "topk_group": 1}),
+    "DeepSeek-V3, yarn": (
+        "DeepSeek-V3",
+        {
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e4,
+                "factor": 4.0,
+                "original_max_position_embeddings": 64,
+                "mscale": 1.0,
+                "mscale_all_dim": 0.7,
+            }
+        },
+    ),
     "Mixtral, a window": ("Mixtral", {"sliding_window": 8, "num_experts_per_tok": 1}),
     "Qwen3-MoE, some layers dense": ("Qwen3-MoE", {"decoder_sparse_step": 2, "norm_topk_prob": False}),
     "Qwen3-MoE, listed layers dense": ("Qwen3-MoE", {"mlp_only_layers": [1], "attention_bias": True}),
@@ -89,7 +104,7 @@ def prompts(name: str, seed: int = 0) -> list[list[int]]:
     return [[draw.randrange(VOCABULARY) for _ in range(n)] for n in lengths]
 
 
-@pytest.fixture(scope="module", params=FAMILIES)
+@pytest.fixture(scope="module", params=FAMILIES | LATENT)
 def family(request, tmp_path_factory):
     """Its name, its folder and its oracle."""
     folder = save_family(tmp_path_factory.mktemp("family"), request.param)
@@ -126,7 +141,28 @@ def test_longrope_takes_the_short_factors_in_an_engine_of_short_context(tmp_path
         assert_equal(engine, oracle, short, TOKENS)
 
 
-@pytest.mark.parametrize("name", ["Mixtral", "Qwen3-MoE"])
+@pytest.mark.parametrize(("context", "kind"), [(SHORT_CONTEXT, "short"), (SHORT_CONTEXT + 1, "long")])
+def test_longrope_is_decided_by_the_engines_context_for_all_requests(tmp_path, context, kind):
+    """The oracle has that set of factors for both, so that it uses it at every length."""
+    save_family(tmp_path / "model", "Phi-3")
+    rope = LONG | dict.fromkeys(("short_factor", "long_factor"), LONG[f"{kind}_factor"])
+    oracle = Remembered(save_family(tmp_path / "oracle", "Phi-3", rope_parameters=rope))
+    draw = random.Random(2)
+    asked = [[draw.randrange(VOCABULARY) for _ in range(n)] for n in (1, 5, context - 1 - TOKENS)]
+    with start(tmp_path / "model", chunk=16, max_context=context) as engine:
+        assert_equal(engine, oracle, asked, TOKENS, one_per_step)
+
+
+def test_longrope_equals_transformers_from_the_first_length_beyond(tmp_path):
+    oracle = Remembered(save_family(tmp_path, "Phi-3"))
+    draw = random.Random(2)
+    text = [draw.randrange(VOCABULARY) for _ in range(SHORT_CONTEXT + 1)]
+    with start(tmp_path, chunk=16, max_context=SHORT_CONTEXT + 2) as engine:
+        found = engine.generate([text], greedy(1, prompt_logprobs=TOP))[0].prompt_logprobs
+        assert_scores(found, oracle.scores(text))
+
+
+@pytest.mark.parametrize("name", ["Mixtral", "Qwen3-MoE", "DeepSeek-V3"])
 def test_one_operator_for_all_experts_gives_the_same(tmp_path, monkeypatch, name):
     monkeypatch.setattr(experts, "groups", lambda _: True)
     oracle = Remembered(save_family(tmp_path, name))
@@ -166,11 +202,11 @@ def test_a_kind_of_rotary_scaling_that_nobody_knows_is_refused():
 
 
 def test_the_table_has_every_architecture():
-    assert {family.architecture for family in FAMILIES.values()} == set(ARCHITECTURES)
+    assert {family.architecture for family in EVERY.values()} == set(ARCHITECTURES)
 
 
 def test_the_page_has_every_family():
     page = (Path(__file__).resolve().parents[2] / "docs" / "parity.md").read_text()
-    for name, family in FAMILIES.items():
+    for name, family in EVERY.items():
         assert f"\n| {name} | " in page
         assert f"\n| {name} | `{family.architecture}` | " in page

@@ -1,14 +1,15 @@
-"""A GGUF file of each family computes what the model it was written from computes."""
+"""A GGUF file of each family computes what the model it was written from computes, and what llama.cpp computes from it."""
 
 from __future__ import annotations
 
 import random
 
+import llamacpp
 import pytest
 import torch
 from checkpoints import VOCABULARY
-from engines import one_per_step, start
-from equality import TransformersOracle, assert_equal
+from engines import greedy, one_per_step, start
+from equality import TOLERANCE, TransformersOracle, assert_equal
 from families import FAMILIES, random_model
 from gguf import GGMLQuantizationType as Type
 from gguf_files import ARCHITECTURES, write_family
@@ -26,6 +27,10 @@ CHANGES = {
     },
 }
 
+TOP = 100
+GELU = 5e-3
+"""llama.cpp looks GELU up in a table of fp16 values."""
+
 
 def prompts(name: str) -> list[list[int]]:
     draw, lengths = random.Random(0), (40, 33, 47) if name == "Phi-3" else (1, 17, 40)
@@ -42,6 +47,20 @@ def test_it_equals_the_model_it_was_written_from(tmp_path, family):
     path = write_family(tmp_path / "tiny.gguf", name, model)
     with start(path, chunk=16) as engine:
         assert_equal(engine, TransformersOracle(model), prompts(name), 8, one_per_step)
+
+
+def test_it_equals_llama_cpp(tmp_path, family):
+    name, model = family
+    if name == "Phi-3":  # llama.cpp gives no layer of these files its window
+        model = random_model(FAMILIES[name], sliding_window=None)
+    path = write_family(tmp_path / "tiny.gguf", name, model)
+    ids = prompts(name)[-1]
+    with start(path, chunk=16) as engine:
+        found = engine.generate([ids], greedy(1, prompt_logprobs=TOP))[0].prompt_logprobs
+    expected = torch.cat(list(llamacpp.logits(path, ids))).log_softmax(-1)
+    off = [abs(row[token] - expected[i, token]) for i, row in enumerate(found[1:]) for token in row]
+    assert len(off) > TOP * (len(ids) - 1)
+    assert max(off) < (GELU if name == "Gemma 3" else TOLERANCE)
 
 
 def test_its_architecture_is_the_one_of_transformers(tmp_path, family):

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import gguf
+import llamacpp
 import numpy as np
 from checkpoints import END, PAIRS, VOCABULARY, byte_level
 from gguf import GGMLQuantizationType as Type
@@ -157,7 +158,7 @@ def write_family(path: Path, family: str, model: PreTrainedModel, kind: Type = T
         add.get(type(value), writer.add_array)(key, value)
     for name, values in tensors_of(family, model).items():
         plain = values.ndim == 1 or kind is Type.F32
-        data = np.ascontiguousarray(values) if plain else gguf.quantize(values, kind)
+        data = np.ascontiguousarray(values) if plain else llamacpp.quantize(values, kind)
         writer.add_tensor(name, data, raw_dtype=None if plain else kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

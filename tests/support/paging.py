@@ -25,7 +25,13 @@ def assert_idle(engine: Engine) -> None:
         assert space.pages.used == 0
         assert space.pages.available == space.pages.count
         assert len(space.index) == space.pages.cached
+    for space in kv._states:
+        assert space.pages.used == 0
+        assert len(space.index) == space.pages.cached
+        assert not space._found
+    assert kv._swap is None or kv._swap.used == 0 == len(kv._swap._saved)
     assert not kv._granted
+    assert not kv._restored
     assert not kv._rows
     assert not kv._sharing._threads
     assert not kv._sharing._pending

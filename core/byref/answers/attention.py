@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from byref.answers.scores import FOLD_ROWS, attend_entries, attend_heads, fold_mask
 from byref.contract.context import ForwardContext, Kind
+from byref.contract.errors import PluginError
 from byref.contract.roles import BATCH, SCRATCH, Batch, Pool, Site
 from byref.contract.specs import Attend, AttentionSpec
 from byref.contract.step import Window
@@ -47,6 +49,8 @@ class PoolAttention:
     A forward whose requests all have the same number of rows is one group. A ragged one is split by the
     host's windows where it runs eagerly, and padded to one group where it is captured.
     """
+
+    about: ClassVar[str] = "gather: entries are copied out of the pool, then attended to; on any device"
 
     def __init__(self, spec: AttentionSpec, pool: Pool, captured: frozenset[Kind], sinks: Tensor | None) -> None:
         self._spec, self._pool, self._sinks = spec, pool, sinks
@@ -145,6 +149,16 @@ def host_groups(windows: Sequence[Window]) -> Iterator[Group]:
 
 
 def answer_attention(spec: AttentionSpec, site: Site) -> Attend:
-    """Dense attention of every form; a spec with a selection is somebody else's."""
+    """Attention of every form over all that a row may see.
+
+    Raises:
+        PluginError: it sees a selection or compressed entries, which a plugin keeps.
+    """
+    if spec.selection is not None or spec.compressed is not None:
+        raise PluginError(
+            f"nobody answers the sparse attention {spec.name!r}",
+            where=f"role {spec.role}, layer {spec.layer}",
+            hint="enable the plugin that answers its indexer or compressor",
+        )
     sinks = site.parameters.load([spec.sinks], (spec.heads,)) if spec.sinks else None
     return PoolAttention(spec, site.kv.pool(spec.role, spec.pool_name), site.sizing.captured, sinks)

@@ -20,6 +20,19 @@ def _gelu_tanh(x: Tensor) -> Tensor:
 ACTIVATIONS: Final[dict[str, Callable[[Tensor], Tensor]]] = {"silu": functional.silu, "gelu_tanh": _gelu_tanh}
 
 
+def gate(activation: str, inner: int, limit: float | None) -> Callable[[Tensor], Tensor]:
+    """[rows, 2 * inner], gate then up -> act(gate) * up [rows, inner]. Writes into its argument."""
+    activate = ACTIVATIONS[activation]
+
+    def gated(both: Tensor) -> Tensor:
+        gate, up = both[..., :inner], both[..., inner:]
+        if limit is not None:
+            gate, up = gate.clamp(max=limit), up.clamp(-limit, limit)
+        return activate(gate).mul_(up)
+
+    return gated
+
+
 def answer_norm_linear(spec: NormLinearSpec, site: Site) -> Project:
     """The projection of the normed input."""
     norm, linear = site.resolve(spec.norm), site.resolve(spec.linear)
@@ -34,13 +47,10 @@ def answer_gated_mlp(spec: GatedMLPSpec, site: Site) -> Project:
     """down(act(gate) * up), the gate's activation in place on the fused projection."""
     gate_up, down = site.resolve(spec.gate_up), site.resolve(spec.down)
     norm = site.resolve(spec.norm) if spec.norm else None
-    inner = spec.down.inputs
-    activate = ACTIVATIONS[spec.activation]
+    gated = gate(spec.activation, spec.down.inputs, spec.limit)
 
     def mlp(x: Tensor, residual: Tensor | None = None) -> Tensor:
-        both = gate_up(x if norm is None else norm(x))
-        gate, up = both[..., :inner], both[..., inner:]
-        return down(activate(gate).mul_(up), residual)  # type: ignore[no-any-return]
+        return down(gated(gate_up(x if norm is None else norm(x))), residual)  # type: ignore[no-any-return]
 
     return mlp
 

@@ -8,7 +8,17 @@ from torch.nn import functional
 
 from byref.contract.context import ForwardContext
 from byref.contract.roles import BATCH, Site
-from byref.contract.specs import Apply, EmbedSpec, Lookup, Narrow, NormSpec, RowSpec
+from byref.contract.specs import (
+    Apply,
+    EmbedSpec,
+    LayerNormSpec,
+    Lend,
+    Lookup,
+    Narrow,
+    NormSpec,
+    RowSpec,
+    TensorSpec,
+)
 
 
 def answer_embed(spec: EmbedSpec, site: Site) -> Lookup:
@@ -71,3 +81,26 @@ def answer_rows(spec: RowSpec, site: Site) -> Narrow:
         return hidden.index_select(0, ctx.state(BATCH).wanted(ctx))
 
     return narrow
+
+
+def answer_layer_norm(spec: LayerNormSpec, site: Site) -> Apply:
+    """LayerNorm in fp32 whatever the dtype."""
+    shape = (spec.width,)
+    weight, bias = (
+        site.parameters.load([f"{spec.name}.{part}"], shape, torch.float32) for part in ("weight", "bias")
+    )
+
+    def norm(x: Tensor) -> Tensor:
+        return functional.layer_norm(x.float(), shape, weight, bias, spec.eps).to(x.dtype)
+
+    return norm
+
+
+def answer_tensor(spec: TensorSpec, site: Site) -> Lend:
+    """The tensor, read once."""
+    tensor = site.parameters.load([spec.name], spec.shape, spec.dtype)
+
+    def lend() -> Tensor:
+        return tensor
+
+    return lend

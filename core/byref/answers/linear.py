@@ -8,7 +8,7 @@ from torch.nn import functional
 
 from byref.contract.errors import ModelError
 from byref.contract.roles import Site
-from byref.contract.specs import LinearSpec, Project
+from byref.contract.specs import GroupedLinearSpec, LinearSpec, Project
 
 PACK_ROWS = 16
 """Batch size the packed layout is chosen for; the layout serves every other size too."""
@@ -104,3 +104,17 @@ def _check_twin(spec: LinearSpec, weight: Tensor, site: Site) -> None:
             where=f"{spec.name} of role {spec.role}",
             hint="set tie_word_embeddings to false in config.json, or remove the tensor",
         )
+
+
+def answer_grouped_linear(spec: GroupedLinearSpec, site: Site) -> Project:
+    """One batched product over the groups."""
+    groups, rows = spec.groups, spec.weight.rows
+    weight = site.parameters.load([spec.weight.name], (rows, spec.inputs // groups))
+    by_group = weight.unflatten(0, (groups, -1)).transpose(1, 2)
+
+    def project(x: Tensor, residual: Tensor | None = None) -> Tensor:
+        y = torch.bmm(x.view(-1, groups, spec.inputs // groups).transpose(0, 1), by_group)
+        y = y.transpose(0, 1).reshape(-1, rows)
+        return y if residual is None else y.add_(residual)
+
+    return project

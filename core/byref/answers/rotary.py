@@ -29,7 +29,7 @@ def _tables(spec: RotarySpec, site: Site) -> tuple[Tensor, Tensor]:
     """cos and signed sin, [positions, 1, dim] in the engine's dtype; computed in fp32, as transformers does."""
     positions = torch.arange(site.sizing.max_context + site.sizing.max_drafts + 1, dtype=torch.float32)
     angles = torch.outer(positions, torch.tensor(spec.frequencies(site.sizing.max_context), dtype=torch.float32))
-    cos, sin = angles.cos() * spec.amplitude, angles.sin() * spec.amplitude
+    cos, sin = angles.cos() * spec.amplitude, angles.sin() * (-spec.amplitude if spec.inverse else spec.amplitude)
     if spec.layout == "half":
         tables = torch.cat((cos, cos), -1), torch.cat((-sin, sin), -1)
     else:

@@ -13,10 +13,12 @@ from byref.contract.errors import RequestError
 from byref.contract.requests import Reason, SamplingParams
 from byref.engine import Chunk, Completion, Engine, Timings
 from byref.engine.engine import Prompt
+from byref.engine.intake import parse_params
 from byref.text import Message
 
 Conversation = Sequence[Message]
-Params = SamplingParams | Sequence[SamplingParams] | None
+One = SamplingParams | Mapping[str, Any]
+Params = One | Sequence[One] | None
 Errors = Literal["raise", "return"]
 
 
@@ -81,15 +83,16 @@ class LLM:
 
         Args:
             prompts: texts, or lists of token ids.
-            params: for all of them, or one for each.
+            params: for all of them, or one for each; a table by name is as good as `SamplingParams`.
             progress: show a progress bar; unless told, for several prompts on a terminal.
             errors: raise the first request's error and end the others, or return completions that carry errors.
             request: `options` (of the requests, by plugin name) and `priority`.
 
         Raises:
-            RequestError: a prompt that cannot be served.
+            RequestError: a prompt that cannot be served, or a wrong parameter.
             EngineStopped: the engine has stopped; it answers no more.
         """
+        _check(request)
         several = _several(prompts)
         pairs = list(zip(several, _per_prompt(params, len(several)), strict=True))
         with Batch(len(pairs), progress) as batch:
@@ -113,7 +116,7 @@ class LLM:
         conversations = cast(Sequence[Conversation], [messages] if one else messages)
         return self.generate([self.render(conversation) for conversation in conversations], params, **how)
 
-    def stream(self, prompt: Prompt, params: SamplingParams | None = None, **request: Any) -> Iterator[Chunk]:
+    def stream(self, prompt: Prompt, params: One | None = None, **request: Any) -> Iterator[Chunk]:
         """The completion of one prompt as it comes; the last chunk carries the whole. Leaving early aborts it.
 
         Args:
@@ -134,6 +137,7 @@ class LLM:
 
         The first error ends them all. Arguments and errors as for `stream`.
         """
+        _check(request)
         numbers: dict[str, int] = {}
         try:
             for number, (prompt, one) in enumerate(zip(prompts, _per_prompt(params, len(prompts)), strict=True)):
@@ -191,13 +195,21 @@ def _several(prompts: Prompt | Sequence[Prompt]) -> list[Prompt]:
 
 
 def _per_prompt(params: Params, count: int) -> list[SamplingParams]:
-    if params is None or isinstance(params, SamplingParams):
-        return [params or SamplingParams()] * count
+    if params is None or isinstance(params, SamplingParams | Mapping):
+        return [parse_params(params)] * count
     if len(params) != count:
         raise RequestError(
             f"{len(params)} sampling parameters for {count} prompts", hint="one for all, or one for each"
         )
-    return list(params)
+    return [parse_params(one) for one in params]
+
+
+def _check(request: Mapping[str, Any]) -> None:
+    """Refuse sampling parameters where those of requests stand; Python refuses what is neither."""
+    for name in request:
+        if name in SamplingParams.model_fields:
+            hint = f"SamplingParams({name}=...)"
+            raise RequestError(f"{name} is a sampling parameter, and no argument of its own", hint=hint)
 
 
 def _raise_error(chunk: Chunk) -> None:

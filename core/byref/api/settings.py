@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import BaseModel
 
 from byref.config import Config, EngineSection, ModelSection, load_config
-from byref.config.explain import nearest
+from byref.contract.explain import nearest
 from byref.contract.errors import ConfigError
 from byref.contract.plugin import Plugin
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 
 from byref.cli import sampling
-from byref.config.explain import nearest, problems, raise_problems
+from byref.contract.explain import nearest, problems, raise_problems
 from byref.contract.errors import ConfigError, RequestError
 from byref.contract.requests import SamplingParams
 

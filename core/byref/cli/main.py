@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from byref import __version__
-from byref.cli import batch, bench, chat, config, env, generate, init, models, plugins, pull
+from byref.cli import batch, bench, chat, config, env, generate, init, models, plugins, pull, serve
 from byref.contract.errors import ByrefError
 
 DEBUG = "--debug"
@@ -32,6 +32,7 @@ def build() -> typer.Typer:
     app.command("chat")(chat.chat)
     app.command("batch")(batch.batch)
     app.command("bench")(bench.bench)
+    app.command("serve")(serve.serve)
     app.command("models")(models.models)
     app.command("pull")(pull.pull)
     app.command("init")(init.init)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -51,9 +52,11 @@ def configure(
     plugins: list[str] | None = None,
     no_plugins: bool = False,
     values: list[str] | None = None,
+    own: Mapping[str, Any] | None = None,
     **model: str | None,
 ) -> Config:
-    """The configuration of one command: `--set` first, then the options with names of their own."""
+    """The configuration of one command: `--set` first, then the options with names of their own; `own` are those that
+    only this command has, by dotted key."""
     overrides: dict[str, Any] = {}
     for assignment in values or ():
         key, equals, text = assignment.partition("=")
@@ -63,6 +66,7 @@ def configure(
             )
         overrides[key.strip()] = parse(dotted(key.strip()), text.strip())
     overrides |= {f"model.{key}": value for key, value in model.items() if value is not None}
+    overrides |= own or {}
     if no_plugins:
         overrides["plugins.enable"] = []
     return load_config(file, overrides, plugins=plugins or ())

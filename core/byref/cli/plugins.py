@@ -8,11 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from byref.cli import options
+from byref.cli.bound import COLUMNS, groups
 from byref.config import Config
 from byref.plugins.discovery import Installed, pick, scan
 
 app = typer.Typer(help="Plugins.", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
+Bound = Annotated[bool, typer.Option("--bound", help="Load the model, print who answers which layers, and how.")]
 
 
 @app.command("list")
@@ -21,29 +23,43 @@ def list_plugins(
     plugin: options.Plugins = None,
     no_plugins: options.NoPlugins = False,
     order: Annotated[bool, typer.Option("--order", help="Load the enabled ones, print each hook's order.")] = False,
+    bound: Bound = False,
+    model: options.Model = None,
     as_json: Json = False,
 ) -> None:
-    """Print what is installed and what is enabled, without importing any of it."""
-    settings = options.configure(config, plugin, no_plugins)
+    """Print what is installed and what is enabled, without importing any of it unless asked for more."""
+    settings = options.configure(config, plugin, no_plugins, path=model)
     rows = _rows(settings, scan())
     hooks = _order(settings) if order else None
+    answers = _bound(settings) if bound else None
     if as_json:
-        print(json.dumps({"plugins": rows, **({"hooks": hooks} if order else {})}, indent=2))
+        facts = {"plugins": rows, "hooks": hooks, "bound": answers}
+        print(json.dumps({key: value for key, value in facts.items() if value is not None}, indent=2))
         return
     _table(rows, ("name", "status", "dist", "version", "origin"))
     for hook, names in (hooks or {}).items():
         print(f"{hook}: {' -> '.join(names) or '-'}")
+    if answers is not None:
+        _table(answers, COLUMNS)
 
 
 @app.command()
-def info(name: str, config: options.ConfigFile = None, as_json: Json = False) -> None:
-    """Import one plugin and print what it declares: capabilities, options, hooks."""
-    from byref.plugins.loader import load_class
+def info(
+    name: str,
+    config: options.ConfigFile = None,
+    bound: Bound = False,
+    model: options.Model = None,
+    as_json: Json = False,
+) -> None:
+    """Import one plugin and print what it declares: capabilities, options; with --bound what it answers."""
+    from byref.plugins.loader import load_class, make
 
     settings = options.configure(config)
     found = pick(scan(), name)
     cls = load_class(found)
     enabled = name in settings.plugins.enable
+    # What an enabled one declares may follow from its options.
+    declared = make(found, cls, settings.plugins.options.get(name, {})).info if enabled else cls.info
     facts: dict[str, Any] = {
         "name": name,
         "status": "enabled" if enabled else "installed",
@@ -51,20 +67,26 @@ def info(name: str, config: options.ConfigFile = None, as_json: Json = False) ->
         "entry point": found.value,
         "origin": found.origin,
         "about": (cls.__doc__ or "").strip().split("\n")[0],
-        "api version": cls.info.api_version,
-        "provides": list(cls.info.provides),
-        "requires": list(cls.info.requires),
-        "conflicts": list(cls.info.conflicts),
-        "lossless": cls.info.lossless,
+        "api version": declared.api_version,
+        "provides": list(declared.provides),
+        "requires": list(declared.requires),
+        "conflicts": list(declared.conflicts),
+        "lossless": declared.lossless,
         "options": _fields(cls.Options),
         "request options": _fields(cls.RequestOptions),
     }
+    if bound:
+        with_it = options.configure(config, [name], path=model)
+        facts["bound"] = [one for one in _bound(with_it) if one["by"] == name]
     if as_json:
         print(json.dumps(facts, indent=2))
         return
+    answers = facts.pop("bound", None)
     width = max(map(len, facts))
     for key, value in facts.items():
         print(f"{key:<{width}}  {_lines(value, width)}")
+    if answers is not None:
+        _table(answers, COLUMNS)
 
 
 @app.command()
@@ -99,6 +121,18 @@ def _order(settings: Config) -> dict[str, list[str]]:
 
     host = PluginHost.load(settings)
     return {**host.describe(), "commands": sorted(host.registry.commands)}
+
+
+def _bound(settings: Config) -> list[dict[str, str]]:
+    """Who answers what, from a start that stops before the first forward."""
+    from byref.engine.start import assemble
+    from byref.plugins.host import PluginHost
+
+    host = PluginHost.load(settings)
+    try:
+        return groups(assemble(settings, host).binder.bound)
+    finally:
+        host.hooks.shutdown()
 
 
 def _table(rows: list[dict[str, str]], columns: tuple[str, ...]) -> None:

@@ -6,9 +6,6 @@ import tomllib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from pydantic import ValidationError
-
-from byref.config.explain import problems, raise_problems
 from byref.contract.errors import RequestError
 from byref.contract.requests import SamplingParams
 
@@ -28,11 +25,8 @@ def make(values: Mapping[str, Any], where: Callable[[str], str] = option) -> Sam
     Raises:
         RequestError: an unknown field, or a wrong value.
     """
-    try:
-        return SamplingParams(**{name: value for name, value in values.items() if value is not None})
-    except ValidationError as error:
-        found = list(problems(error, SamplingParams))
-        raise_problems(RequestError, found, lambda p: where(p.field.split(".")[0]), error)
+    given = {name: value for name, value in values.items() if value is not None}
+    return SamplingParams.model_validate(given, context=lambda field: where(field.split(".")[0]))
 
 
 def from_options(pairs: Sequence[str] | None, **named: Any) -> SamplingParams:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from byref.cli import sampling
-from byref.config.explain import nearest
+from byref.contract.explain import nearest
 from byref.contract.errors import ModelError, RequestError
 from byref.contract.requests import SamplingParams
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from byref.config.explain import nearest
+from byref.contract.explain import nearest
 from byref.config.model import Config, flatten
 from byref.config.model import Path as Key
 from byref.contract.errors import ConfigError

@@ -9,7 +9,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from byref.config.explain import Problem, problems, raise_problems
+from byref.contract.explain import Problem, problems, raise_problems
 from byref.config.layers import COMMAND_LINE, ENABLE, Layer, from_environment, from_file, from_overrides
 from byref.config.model import DEFAULT, Config
 from byref.config.model import Path as Key

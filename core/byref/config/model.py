@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, field_validator, model_validator
 
 DEFAULT = "default"
 """Origin of a value that nobody set."""
@@ -82,6 +82,31 @@ class EngineSection(Section):
         return self
 
 
+class ServeSection(Section):
+    """[serve]: the server that `byref serve` starts."""
+
+    host: str = Field(default="127.0.0.1", min_length=1)
+    """The address it listens on: this machine's own, unless told otherwise."""
+    port: int = Field(default=8000, ge=0, le=65535)
+    """0 takes a free one."""
+    model_name: str | None = Field(default=None, min_length=1)
+    """What clients call the model; the value of [model] path unless set."""
+    chat_template: str | None = None
+    """A file with a Jinja template that replaces the model's own."""
+    api_keys: tuple[Annotated[SecretStr, Field(min_length=1)], ...] = ()
+    """Clients must present one of them; none lets everybody in."""
+    cors_origins: tuple[str, ...] = ()
+    """Web pages of these origins may call the server; "*" is every one."""
+    max_body: int = Field(default=4 * 1024 * 1024, ge=1)
+    """Bytes of one request's body."""
+    queue: int = Field(default=256, ge=0)
+    """Requests that may wait besides those that run; further ones are refused with status 429."""
+    timeout: float = Field(default=600.0, gt=0)
+    """Seconds that one request may take, waiting included."""
+    grace: float = Field(default=30.0, ge=0)
+    """Seconds that requests have to finish once the server is told to stop."""
+
+
 class Config(Section):
     """The whole configuration. `load_config` makes one and remembers where each value came from."""
 
@@ -90,6 +115,7 @@ class Config(Section):
     bind: dict[str, str] = Field(default_factory=dict)
     """Spec class or identity -> the plugin whose answer is taken where two answer."""
     engine: EngineSection = EngineSection()
+    serve: ServeSection = ServeSection()
     _origins: dict[str, str] = PrivateAttr(default_factory=dict)
 
     def origin(self, key: str) -> str:

@@ -39,6 +39,11 @@ class Model(Protocol):
     """Width of the hidden state it takes as input; 0 takes none."""
     vocabulary: int
     """Rows of its vocabulary projection."""
+    optional: tuple[str, ...]
+    """Patterns of checkpoint tensors that it may leave unread (e.g. MTP layers, stored rotary frequencies)."""
+    renames: tuple[tuple[str, str], ...]
+    """Regular expressions and what takes their place, applied in order to every name in the checkpoint: where several
+    namings of one architecture are in use, the model knows one."""
 
     def __call__(self, ids: Tensor, positions: Tensor, hidden: Tensor | None, ctx: ForwardContext) -> Tensor:
         """ids and positions [rows] int64, hidden [rows, input_width] -> logits [logit rows, vocabulary]."""
@@ -47,9 +52,6 @@ class Model(Protocol):
 
 class Architecture(Protocol):
     """The class that a plugin registers for an architecture's name."""
-
-    optional: tuple[str, ...]
-    """Prefixes of checkpoint tensors that it may leave unread (e.g. MTP layers, stored rotary frequencies)."""
 
     def __call__(self, config: Any, ask: Ask) -> Model:
         """Build from a transformers configuration; asks for every callable, allocates nothing."""

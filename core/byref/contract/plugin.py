@@ -55,7 +55,8 @@ class Plugin(Generic[O]):
             def step_done(self, report): ...
     """
 
-    info: ClassVar[PluginInfo]
+    info: PluginInfo
+    """The class's. An instance whose options cost exactness replaces its own: `lossless=False`."""
     Options: ClassVar[type[BaseModel]] = NoOptions
     """Model of `[plugins.<name>]`."""
     RequestOptions: ClassVar[type[BaseModel] | None] = None
@@ -64,6 +65,10 @@ class Plugin(Generic[O]):
     def __init__(self, name: str, options: O) -> None:
         self.name = name
         self.options = options
+
+    def figures(self) -> Mapping[str, float]:
+        """What it has counted since the start, by name, for whoever watches the engine."""
+        return {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +80,10 @@ class RoleSource:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Values that replace the configuration's, e.g. {"num_hidden_layers": 2}."""
     architecture: str | None = None
-    """Replaces the checkpoint's architecture, e.g. with a draft head's."""
+    """Replaces the checkpoint's architecture, e.g. with a draft head's; `{}` in it stands for the checkpoint's own, as in
+    `{}.mtp`."""
+    same_vocabulary: bool = False
+    """Whether its token ids must be the target's: checked at the start, by size and content."""
 
 
 class Registry(Protocol):
@@ -95,6 +103,13 @@ class Registry(Protocol):
 
     def command(self, name: str, target: str) -> None:
         """A `byref <name>` command: the `module:attribute` of a typer app or function."""
+
+    def route(self, path: str, make: Callable[[], Any]) -> None:
+        """An ASGI application (a FastAPI or Starlette one, say) that `byref serve` answers with under `/plugins/<plugin>/<path>`.
+
+        `make` is called once, after the engine has started. What it makes runs in the server's event loop: it
+        may read what hooks, which run in the engine's thread, leave for it.
+        """
 
     def register(self, kind: str, name: str, value: object) -> None:
         """Anything of a kind that another plugin looks up, e.g. drafters: `lookup(kind, name)`."""

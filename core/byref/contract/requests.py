@@ -5,9 +5,20 @@ from __future__ import annotations
 import enum
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ModelWrapValidatorHandler,
+    ValidationError,
+    ValidationInfo,
+    model_validator,
+)
+
+from byref.contract.errors import RequestError
+from byref.contract.explain import problems, raise_problems
 
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0)]
@@ -17,7 +28,12 @@ MOST_CHOICES = 1024
 
 
 class SamplingParams(BaseModel):
-    """How the next tokens of one request are chosen. Out-of-range values are refused by name."""
+    """How the next tokens of one request are chosen.
+
+    Raises:
+        RequestError: a parameter is unknown, out of range or not a number; its name is given. A validation context,
+            where there is one, says of a parameter's name how the user knows it.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -67,6 +83,19 @@ class SamplingParams(BaseModel):
         if self.n > 1 and self.temperature == 0:
             raise ValueError(f"n ({self.n}) choices at temperature 0 would all be the same: give a temperature")
         return self
+
+    @model_validator(mode="wrap")
+    @classmethod  # the last validator: it also sees what the others refuse
+    def _named(cls, values: Any, handler: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
+        try:
+            return handler(values)
+        except ValidationError as error:
+            place = info.context or _place
+            raise_problems(RequestError, list(problems(error, cls)), lambda p: place(p.field), error)
+
+
+def _place(field: str) -> str:
+    return f"sampling parameters, {field}" if field else "sampling parameters"
 
 
 class Reason(enum.Enum):

@@ -31,6 +31,16 @@ KV_PREFIX = "kv.prefix"
 
 
 @dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """The target's tokens, for plugins that look at text."""
+
+    end_ids: frozenset[int]
+    """Tokens that end a turn unless a request ignores them."""
+    definition: Callable[[], str]
+    """The tokenizer as a `tokenizer.json`, of the `tokenizers` library."""
+
+
+@dataclass(frozen=True, slots=True)
 class RoleSizing:
     """One role's model, as far as memory goes."""
 
@@ -62,6 +72,8 @@ class Sizing:
     """Kinds of forward that are captured: bound calls must be capturable in these."""
     roles: tuple[RoleSizing, ...]
     pools: tuple[PoolSpec, ...]
+    vocabulary: Vocabulary | None = None
+    """Of an engine always; None where memory alone is sized."""
 
     def role(self, name: str) -> RoleSizing:
         """The role called `name`."""
@@ -122,6 +134,11 @@ class KV(ABC):
         """Room for `n` rows after the computed ones, and where there is a draft role for `max_drafts` rows of it beyond
         them; None when there is none now."""
 
+    def follows(self, request: Request) -> bool:
+        """Whether `reserve` refused the request only because another computes what it will find: those behind it in
+        the queue need not wait with it."""
+        return False
+
     @abstractmethod
     def commit(self, request: Request, path: Sequence[int]) -> None:
         """Keep rows `path` (strictly increasing, from 0) of the request's last target window, in order, in every pool
@@ -135,7 +152,7 @@ class KV(ABC):
 
     @abstractmethod
     def release(self, request: Request) -> None:
-        """Take everything back."""
+        """Take everything back; of a request that waits, what is kept of it since it was preempted."""
 
     @abstractmethod
     def usage(self) -> Mapping[str, int]:
@@ -270,8 +287,8 @@ class Parameters(Protocol):
         """Whether the checkpoint carries it."""
         ...
 
-    def load(self, names: Sequence[str], shape: Sequence[int]) -> Tensor:
-        """The tensors stacked along their first dimension, in the engine's dtype and on its device.
+    def load(self, names: Sequence[str], shape: Sequence[int], dtype: torch.dtype | None = None) -> Tensor:
+        """The tensors stacked along their first dimension, in the engine's dtype or `dtype`, on its device.
 
         Raises:
             ModelError: a tensor is missing, or the shapes do not add up; file and tensor are named.

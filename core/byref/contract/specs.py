@@ -94,6 +94,25 @@ class AttendFused(Protocol):
     def __call__(self, qkv: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor: ...
 
 
+class AttendLatent(Protocol):
+    """q [rows, heads, plain_dim + rotary dim] before rotation, latent [rows, value_dim + rotary dim] before its norm and
+    rotation -> [rows, heads * head_value_dim]. May write into both."""
+
+    def __call__(self, q: Tensor, latent: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor: ...
+
+
+class Mix(Protocol):
+    """x [rows, width] of the tokens ids [rows] int64 -> [rows, width], plus `residual` where given."""
+
+    def __call__(self, x: Tensor, ids: Tensor, residual: Tensor | None = None) -> Tensor: ...
+
+
+class Lend(Protocol):
+    """A tensor of the checkpoint, the same at every call."""
+
+    def __call__(self) -> Tensor: ...
+
+
 class Narrow(Protocol):
     """hidden [rows, width] -> [logit rows, width]."""
 
@@ -108,13 +127,14 @@ class Take(Protocol):
 
 class Select(Protocol):
     """Chooses what a layer's attention sees: index queries [rows, heads, dim], index keys [rows, dim], weights
-    [rows, heads]. The selection stays in the answering plugin's state; a layer without an indexer passes nothing."""
+    [rows, heads], rotated and not scaled. May write into q and k. The selection stays in the answering plugin's state; a
+    layer without an indexer passes nothing, one whose keys are compressed passes none."""
 
     def __call__(self, q: Tensor | None, k: Tensor | None, weights: Tensor | None, ctx: ForwardContext) -> None: ...
 
 
 class Compress(Protocol):
-    """Folds kv and gate [rows, width] into the compressed entries of their windows."""
+    """Folds kv and gate, each [rows, raw width], into the compressed entries of their windows."""
 
     def __call__(self, kv: Tensor, gate: Tensor, ctx: ForwardContext) -> None: ...
 
@@ -165,6 +185,32 @@ class NormSpec(Spec[Apply]):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LayerNormSpec(Spec[Apply]):
+    """LayerNorm with the weight `name`.weight and the bias `name`.bias, both in fp32."""
+
+    width: int
+    eps: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class TensorSpec(Spec[Lend]):
+    """The tensor `name`, for a model whose arithmetic no other spec names."""
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, kw_only=True)
+class GroupedLinearSpec(Spec[Project]):
+    """A block-diagonal projection: `groups` equal parts of x, each by its own rows of `weight`, side by side."""
+
+    weight: Part
+    groups: int
+    inputs: int
+    """Of all groups together."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class LongRotarySpec:
     """Other frequencies for every position of an engine whose context is longer than `beyond` (Ding et al. 2024)."""
 
@@ -181,6 +227,8 @@ class RotarySpec(Spec[Rotate]):
     amplitude: float = 1.0
     layout: Literal["half", "interleaved"]
     long: LongRotarySpec | None = None
+    inverse: bool = False
+    """Turns back what the same embedding without it has turned."""
 
     def frequencies(self, context: int) -> tuple[float, ...]:
         """The inverse frequencies in an engine whose requests have up to `context` tokens: what an answer uses."""
@@ -189,10 +237,19 @@ class RotarySpec(Spec[Rotate]):
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionSpec:
-    """An attention that sees only what the selection of layer `source` holds."""
+    """An attention that sees only what the selection of layer `source` holds; of compressed entries where it has some."""
 
     source: int
     top_k: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompressedSpec:
+    """Besides its own entries an attention sees those of the compressor `source`, one per `ratio` tokens: a row at
+    position p those below (p + 1) // ratio. One softmax goes over both."""
+
+    source: str
+    ratio: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -212,6 +269,7 @@ class AttentionSpec(Spec[Attend]):
     softcap: float | None = None
     """Scores become softcap * tanh(scores / softcap)."""
     selection: SelectionSpec | None = None
+    compressed: CompressedSpec | None = None
 
     @property
     def entry_width(self) -> int:
@@ -235,6 +293,22 @@ class RotaryAttentionSpec(Spec[AttendFused]):
 
 
 @dataclass(frozen=True, kw_only=True)
+class LatentAttentionSpec(Spec[AttendLatent]):
+    """Coarse: multi-head latent attention (DeepSeek-V2). The latent is normed and its tail rotated, as is the tail of every
+    query; the entry is both. Keys and values of a head are products of the latent with its rows of `expand`."""
+
+    attention: AttentionSpec
+    """Of form mla: over latent entries, as if the queries had been taken through `expand` already."""
+    rotary: RotarySpec
+    norm: NormSpec
+    expand: Part
+    """[heads * (plain_dim + head_value_dim), latent]: each head's key rows, then its value rows."""
+    plain_dim: int
+    """Leading elements of a query that are not rotated."""
+    head_value_dim: int
+
+
+@dataclass(frozen=True, kw_only=True)
 class NormLinearSpec(Spec[Project]):
     """Coarse: a norm and the projections of its result."""
 
@@ -250,14 +324,16 @@ class GatedMLPSpec(Spec[Project]):
     gate_up: LinearSpec
     down: LinearSpec
     activation: Literal["silu", "gelu_tanh"]
+    limit: float | None = None
+    """gate is at most this before the activation, up lies within it on both sides."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class MoESpec(Spec[Project]):
     """Coarse: a mixture of gated MLPs of the normed input (Shazeer et al. 2017).
 
-    The router's softmax, in fp32 over all experts, weights the `top_k` likeliest: down(act(gate) * up) each. `gate`,
-    `up` and `down` have one part per expert, in the order of the router's outputs.
+    The router's scores, in fp32 over all experts, weight the `top_k` best: down(act(gate) * up) each. `gate`, `up` and
+    `down` have one part per expert, in the order of the router's outputs.
     """
 
     norm: NormSpec | None
@@ -270,6 +346,19 @@ class MoESpec(Spec[Project]):
     down: tuple[Part, ...]
     inputs: int
     activation: Literal["silu", "gelu_tanh"]
+    score: Literal["softmax", "sigmoid", "sqrt_softplus"] = "softmax"
+    """From the router's outputs to scores."""
+    correction: str | None = None
+    """Checkpoint name of one number per expert that is added to its score for the choice, not for the weight."""
+    groups: int = 1
+    top_groups: int = 1
+    """Experts are chosen from so many of `groups` equal groups: those whose two best experts add up to most."""
+    scale: float = 1.0
+    """Of the weights, after `renormalise`."""
+    shared: GatedMLPSpec | None = None
+    """An MLP of the normed input that every row takes besides; it has no norm of its own."""
+    limit: float | None = None
+    """See `GatedMLPSpec`, for every expert."""
 
     @property
     def experts(self) -> int:
@@ -279,6 +368,16 @@ class MoESpec(Spec[Project]):
     def inner(self) -> int:
         """Width of one expert."""
         return self.gate[0].rows
+
+
+@dataclass(frozen=True, kw_only=True)
+class HashMoESpec(Spec[Mix]):
+    """Coarse: a mixture whose experts follow from the token alone; the router still weights them."""
+
+    moe: MoESpec
+    table: str
+    """Checkpoint name of the experts of each token: [vocabulary, top_k] whole numbers."""
+    vocabulary: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,22 +397,51 @@ class TapSpec(Spec[Take]):
 
 @dataclass(frozen=True, kw_only=True)
 class IndexSpec(Spec[Select]):
-    """The selection half of an indexer (the projections are the model's): see DeepSeek-V3.2."""
+    """The selection half of an indexer (the projections are the model's): see DeepSeek-V3.2.
+
+    A row's score of a key is the sum over heads of weight * relu(q . k), times (heads * dim) ** -0.5. The `top_k` best of
+    all keys of the request that the row may see are chosen; of equal scores the lowest position.
+    """
 
     heads: int
     dim: int
     top_k: int
     shared: bool = False
     """Reuses the previous full layer's selection."""
+    carried: bool = False
+    """In draft steps after the first, the selection of the row that a row continues is used again."""
+    ratio: int = 1
+    """Tokens of one key."""
+    keys: str | None = None
+    """Name of the compressor whose entries are the keys."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompressSpec(Spec[Compress]):
-    """Compressed entries, one per `ratio` tokens: see DeepSeek-V4."""
+    """Compressed entries, one per `ratio` tokens: see DeepSeek-V4.
+
+    Each element of an entry is the sum of the window's kv, weighted by the softmax over the window of gate + bias; then
+    the entry is normed, and its tail rotated by the position of the window's first token. With `overlap` the raw width
+    is twice `width`: the first half of a row's kv and gate belongs to the entry after its own.
+    """
 
     width: int
     ratio: int
     overlap: bool
+    bias: str
+    """Checkpoint name: [ratio, raw width]."""
+    norm: NormSpec
+    rotary: RotarySpec
+
+    @property
+    def raw_width(self) -> int:
+        """Elements of one row's kv, and of its gate."""
+        return 2 * self.width if self.overlap else self.width
+
+    @property
+    def pool_name(self) -> str:
+        """The pool of its entries, made by who answers it."""
+        return f"{self.name}.entries"
 
 
 class Codec(Protocol):

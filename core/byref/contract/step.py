@@ -90,6 +90,8 @@ class Grant:
     request: str
     upto: int
     """Cache entries below this index may be written."""
+    pause: int = 0
+    """Where the KV would like a prompt's window to end, to keep the state that stands there; 0 nowhere."""
     detail: tuple[int, ...] = ()
 
 
@@ -175,8 +177,13 @@ class StepReport:
     seconds: float
     forward_seconds: float
     """Time inside target and draft forwards."""
+    draft_seconds: float
+    """Time that the speculator took to propose drafts, its forwards included."""
     accepted: int
     """Tokens accepted in the step."""
     drafted: int
+    """Drafts that were verified."""
+    drafts_kept: int
+    """Those of them that were accepted."""
     waiting: int
     running: int

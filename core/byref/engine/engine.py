@@ -117,6 +117,7 @@ class Engine:
         id: str | None = None,
         priority: int = 0,
         options: Mapping[str, Mapping[str, Any]] | None = None,
+        cache_salt: str | None = None,
     ) -> str:
         """Queue a request and return its id. With n > 1 its chunks say which choice they add to, and the last chunk
         of all carries the completions of all.
@@ -127,6 +128,7 @@ class Engine:
             id: taken from a counter unless given.
             priority: less is earlier, under the policy `priority`.
             options: of this request, by plugin.
+            cache_salt: prefixes are shared only between requests of equal salt.
 
         Raises:
             RequestError: an empty prompt, one without room for a token, an id outside the vocabulary or in use, a
@@ -137,7 +139,7 @@ class Engine:
             raise self.failure
         params = parse_params(params)
         checked = self.parts.host.request_options(options or {})
-        first, *others = self._intake.requests(prompt, params, id, priority, checked)
+        first, *others = self._intake.requests(prompt, params, id, priority, checked, cache_salt)
         for request in (first, *others):
             if request.id in self._live:
                 raise RequestError(f"the request id {request.id!r} is in use", hint="leave it out, or take another")
@@ -230,6 +232,11 @@ class Engine:
         """Figures of memory and queues; all but capacities are 0 when idle."""
         queues = {"waiting": self._planner.queued, "running": len(self._planner.running)}
         return {**self.parts.kv.usage(), **queues}
+
+    def figures(self) -> Mapping[str, Mapping[str, float]]:
+        """What each plugin that counts has counted, by its name."""
+        counted = {loaded.name: loaded.instance.figures() for loaded in self.parts.host.plugins}
+        return {name: figures for name, figures in counted.items() if figures}
 
     def _follow(self, request: Request, group: str, choice: int) -> Live:
         params, ends = request.params, self._intake.ends(request.params)

@@ -11,9 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from byref.config.explain import problems, raise_problems
 from byref.contract.errors import RequestError
 from byref.contract.requests import Request, SamplingParams
 from byref.contract.roles import KV
@@ -24,7 +23,7 @@ Prompt = str | Sequence[int]
 Params = SamplingParams | Mapping[str, Any]
 
 
-def parse_params(params: Params | None, where: str = "sampling parameters") -> SamplingParams:
+def parse_params(params: Params | None) -> SamplingParams:
     """Parameters, or a table of them by name.
 
     Raises:
@@ -33,11 +32,10 @@ def parse_params(params: Params | None, where: str = "sampling parameters") -> S
     if params is None or isinstance(params, SamplingParams):
         return params or SamplingParams()
     try:
-        return SamplingParams.model_validate(dict(params))
-    except ValidationError as error:
-        raise_problems(RequestError, list(problems(error, SamplingParams)), lambda p: f"{where}, {p.field}", error)
+        table = dict(params)
     except (TypeError, ValueError) as error:
-        raise RequestError("the sampling parameters are no table", where=where, hint='{"temperature": 0.7}') from error
+        raise RequestError("the sampling parameters are no table", hint='{"temperature": 0.7}') from error
+    return SamplingParams.model_validate(table)
 
 
 @dataclass(slots=True)
@@ -56,7 +54,13 @@ class Intake:
     _arrivals: itertools.count[int] = field(default_factory=lambda: itertools.count(1))
 
     def requests(
-        self, prompt: Prompt, params: SamplingParams, id: str | None, priority: int, options: Mapping[str, BaseModel]
+        self,
+        prompt: Prompt,
+        params: SamplingParams,
+        id: str | None,
+        priority: int,
+        options: Mapping[str, BaseModel],
+        cache_salt: str | None = None,
     ) -> list[Request]:
         """The choices of one request; the first has the request's own id.
 
@@ -67,7 +71,8 @@ class Intake:
         id = f"request-{arrival}" if id is None else id
         where = f"request {id}"
         _check_names(id, priority)
-        ids = self._prompt(prompt, where)
+        salt = _salted(cache_salt, where)
+        ids = self._prompt(prompt, f"{where}, field prompt")
         self._check(params, where)
         seed = params.seed if params.seed is not None else stream(self.seed, arrival)
         requests = [
@@ -80,13 +85,14 @@ class Intake:
                 priority,
                 arrival,
                 tokens=list(ids),
+                cache_key=dict(salt),
             )
             for choice in range(params.n)
         ]
         if reason := self.kv.refusal(requests[0]):
             raise RequestError(
                 f"request {id} can never run: {reason}",
-                where=where,
+                where=f"{where}, field prompt",
                 hint="a shorter prompt, fewer max_tokens, or more [engine] kv_tokens",
             )
         return requests
@@ -125,10 +131,11 @@ class Intake:
         if self._leave_some(params, early):
             return
         if not self._leave_some(params, banned):
-            raise RequestError("banned_token_ids leave no token to choose", where=where, hint="ban fewer")
+            field = f"{where}, field banned_token_ids"
+            raise RequestError("banned_token_ids leave no token to choose", where=field, hint="ban fewer")
         raise RequestError(
             "min_tokens forbid every token that may be chosen: only end tokens are left",
-            where=where,
+            where=f"{where}, field min_tokens",
             hint="allow more tokens, or min_tokens = 0",
         )
 
@@ -141,7 +148,7 @@ class Intake:
         if bad is not None:
             raise RequestError(
                 f"token id {bad} in {name} is outside the vocabulary of {self.vocabulary}",
-                where=where,
+                where=where if ", field " in where else f"{where}, field {name}",
                 hint=f"ids from 0 to {self.vocabulary - 1}",
             )
 
@@ -153,6 +160,15 @@ def _check_names(id: object, priority: object) -> None:
         raise RequestError(
             f"the priority {priority!r} is no integer", where=f"request {id}", hint="0, or less to be earlier"
         )
+
+
+def _salted(salt: object, where: str) -> dict[str, str]:
+    """The part of the cache key that keeps requests of different salt apart."""
+    if salt is None:
+        return {}
+    if not isinstance(salt, str) or not salt:
+        raise RequestError(f"the cache salt {salt!r} is no text", where=f"{where}, field cache_salt", hint="leave it out")
+    return {"cache_salt": salt}
 
 
 def choice_id(id: str, choice: int) -> str:

@@ -29,6 +29,37 @@ class Timings:
         return (tokens - 1) / span if tokens > 1 and span > 0 else 0.0
 
 
+@dataclass(slots=True)
+class DraftFigures:
+    """What speculation did for one request."""
+
+    windows: int = 0
+    """Forwards that verified a draft of it."""
+    drafted: int = 0
+    """Drafts verified."""
+    accepted: int = 0
+    """Drafts that became its tokens."""
+    accepted_at: list[int] = field(default_factory=list)
+    """By position within the window: how often that many drafts, one after the other, were accepted."""
+    seconds: float = 0.0
+    """Its share of the time in which drafts were proposed."""
+
+    @property
+    def mean_accepted(self) -> float:
+        """Drafts accepted per window that had any."""
+        return self.accepted / self.windows if self.windows else 0.0
+
+    def count(self, drafted: int, accepted: int) -> None:
+        """One window was verified."""
+        if drafted:
+            self.windows += 1
+            self.drafted += drafted
+            self.accepted += accepted
+            self.accepted_at += [0] * (accepted - len(self.accepted_at))
+            for i in range(accepted):
+                self.accepted_at[i] += 1
+
+
 @dataclass(frozen=True, slots=True)
 class Completion:
     """A finished request."""
@@ -44,6 +75,7 @@ class Completion:
     """Per token where asked for: log-probability of the token first, then of the likeliest ones."""
     prompt_logprobs: tuple[dict[int, float] | None, ...] = ()
     """Per prompt token where asked for; the first has none."""
+    drafts: DraftFigures = field(default_factory=DraftFigures)
     error: ByrefError | None = None
     """Why it failed, where `finished` is FAILED."""
     choice: int = 0
@@ -72,6 +104,10 @@ class Chunk:
     """Which of several choices it adds to."""
     finished: Reason | None = None
     """Why this choice ended, on its last chunk."""
+    drafted: int = 0
+    """So many of `token_ids`, from the first on, were drafts that the step verified."""
+    logprobs: tuple[dict[int, float], ...] = ()
+    """Of `token_ids`, where asked for: as `Completion.logprobs`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -93,6 +129,7 @@ class Live:
     text: list[str] = field(default_factory=list)
     logprobs: list[dict[int, float]] = field(default_factory=list)
     prompt_logprobs: dict[int, dict[int, float]] = field(default_factory=dict)
+    drafts: DraftFigures = field(default_factory=DraftFigures)
     candidates: dict[int, dict[int, float]] = field(default_factory=dict)
     """Per row of the current window: the scores of the token it chose."""
 
@@ -144,10 +181,13 @@ class Live:
         self.error = error
         return Reason.FAILED
 
-    def chunk(self, text: str, token_ids: tuple[int, ...], completion: Completion | None = None) -> Chunk:
+    def chunk(
+        self, text: str, token_ids: tuple[int, ...], completion: Completion | None = None, drafted: int = 0
+    ) -> Chunk:
         """What a step added."""
         reason = completion.finished if completion else None
-        return Chunk(self.group or self.request.id, text, token_ids, completion, self.choice, reason)
+        scores = tuple(self.logprobs[-len(token_ids) :]) if token_ids else ()
+        return Chunk(self.group or self.request.id, text, token_ids, completion, self.choice, reason, drafted, scores)
 
     def complete(self, reason: Reason) -> Completion:
         """The result, now."""
@@ -166,6 +206,7 @@ class Live:
             ),
             logprobs=tuple(self.logprobs[: request.generated]),
             prompt_logprobs=tuple(scores.get(i) for i in range(len(request.prompt))) if asked else (),
+            drafts=self.drafts,
             error=self.error if reason is Reason.FAILED else None,
             choice=self.choice,
             n=request.params.n,

@@ -64,6 +64,7 @@ class Planner:
         for queue in (self.waiting, *self.choices.values()):
             if request in queue:
                 queue.remove(request)
+        self.kv.release(request)
         self._let_go(request)
 
     def _let_go(self, request: Request) -> None:
@@ -80,9 +81,8 @@ class Planner:
         for request in sorted(self.running, key=lambda r: len(r.tokens) - r.computed):
             budget = self._grant(request, budget, windows, grants)
         self.waiting.sort(key=self.policy.rank)
-        while self.waiting and budget > 0 and self._free_rows:
-            request = self.waiting[0]
-            if not self._admit(request):
+        for request in list(self.waiting):
+            if budget <= 0 or not self._free_rows or not self._admit(request):
                 break
             if request.row:
                 budget = self._grant(request, budget, windows, grants)
@@ -102,7 +102,8 @@ class Planner:
                 self._let_go(request)
 
     def _admit(self, request: Request) -> bool:
-        """Give the first waiting request a row and room for all its tokens; False where it has to wait.
+        """Give a waiting request a row and room for all its tokens; False where it has to wait for memory, and those
+        behind it too. One that follows another waits alone.
 
         Plugins are told before the KV is asked: what they add to the cache key decides what it may find.
         """
@@ -122,10 +123,12 @@ class Planner:
         if self.kv.reserve(request, len(request.tokens) - request.computed) is not None:
             self._fork_choices(request)
             return True
+        follows = self.kv.follows(request)
         self._preempt(request)
-        return False
+        return follows
 
     def _fail(self, request: Request, error: RequestError) -> None:
+        self.kv.release(request)
         self._let_go(request)
         self.events.failed(request, error)
 
@@ -178,6 +181,8 @@ class Planner:
             self._restarted[victim.id] = victim.generated
             self._preempt(victim)
             grant = self.kv.reserve(request, len(window.tokens))
+        if window.start < grant.pause < window.end and window.prompt:
+            window = shortened(window, grant.pause - window.start)
         windows.append(window)
         grants.append(grant)
         return budget - len(window.tokens)
@@ -231,3 +236,9 @@ def undrafted(window: Window) -> Window:
     """The window without its drafts."""
     wanted = Wanted.LAST if window.wanted is Wanted.DRAFTS else window.wanted
     return replace(window, tokens=window.tokens[: window.known], drafts=0, parents=(), wanted=wanted)
+
+
+def shortened(window: Window, rows: int) -> Window:
+    """The first rows of a prompt's window."""
+    wanted = window.wanted if window.wanted is Wanted.ALL else Wanted.NONE
+    return replace(window, tokens=window.tokens[:rows], wanted=wanted)

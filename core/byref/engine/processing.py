@@ -23,7 +23,9 @@ PROMPT_ROW: Final = -1
 NO_TOKEN: Final = -2
 """What stands for the choice of a row whose every token is masked, or whose logits are no numbers."""
 HEAD: Final = -8.0
-"""Top-p sorts what is so near to the likeliest token first, and the whole vocabulary only where that is not enough."""
+"""Top-p looks first at what is so near to the likeliest token."""
+FEW: Final = 512
+"""It sorts so many values at most, but for equal ones."""
 
 Asked = Mapping[int, tuple[Processor, ...]]
 """By number of a row: what its request's parameters ask for."""
@@ -129,13 +131,33 @@ def _keep(tokens: Tensor, values: Tensor, floor: float) -> tuple[Tensor, Tensor]
 
 def _nucleus_floor(scaled: Tensor, top_p: float) -> float:
     """The smallest logit within the smallest likeliest set whose probability reaches top_p (Holtzman et al. 2020)."""
-    total = float(scaled.exp().sum(dtype=torch.float64))
-    for head in (scaled[_at_least(scaled, HEAD)], scaled):
-        ordered = _descending(head)
-        reached = _at_least(ordered.double().exp().cumsum(0), top_p * total)
-        if len(reached):
-            return float(ordered[reached[0]])
-    return -math.inf
+    needed = top_p * float(scaled.exp().sum(dtype=torch.float64))
+    above, values = _around(scaled.numpy(), needed) if scaled.is_cpu else (0.0, scaled)
+    ordered = _descending(values)
+    reached = _at_least(ordered.double().exp().cumsum(0).add_(above), needed)
+    return float(ordered[reached[0]]) if len(reached) else -math.inf
+
+
+def _around(values: Any, needed: float) -> tuple[float, Tensor]:
+    """A few values among which the sum of exp, from the largest down, reaches what is needed; and the sum above them.
+
+    By bisection: sorting a flat distribution whole takes five times as long.
+    """
+    above, pivot = 0.0, np.float32(HEAD)
+    while len(values) > FEW:
+        over = values >= pivot
+        upper = values[np.flatnonzero(over)]
+        total = above + float(np.exp(upper, dtype=np.float64).sum())
+        if total >= needed:
+            values = upper
+        else:
+            above, values = total, values[np.flatnonzero(~over & (values > -np.inf))]
+        low, high = values.min(initial=0.0), values.max(initial=-np.inf)
+        if low >= high:  # all alike, or none left
+            break
+        middle = (low + high) / 2
+        pivot = middle if middle > low else high
+    return above, torch.from_numpy(values)
 
 
 def _at_least(values: Tensor, floor: float) -> Tensor:

@@ -69,8 +69,7 @@ class Runner:
         outcome = {**self.speculator.verify(rows, chosen), **_unfinished(step)}
         chunks = self._settle(step, outcome)
         self._commit(step)
-        self.speculator.propose(step, partial(self._draft, step))
-        return self._emit(step, chunks, began)
+        return self._emit(step, chunks, began, self._propose(step))
 
     def _check_stuck(self) -> None:
         """Two steps in a row that grant nobody anything: no later one would be another. One alone says little, since a
@@ -120,10 +119,12 @@ class Runner:
             live.keep_logprobs(verdict.path[window.known - 1 :][:kept])
             path = verdict.path[: window.known + kept - 1] if verdict.tokens else verdict.path
             settled[window.request] = Verdict(path, verdict.tokens[:kept])
+            drafted = min(kept, len(verdict.path) - window.known) if kept else 0
+            live.drafts.count(window.drafts, drafted)
             if reason:
                 finished[window.request] = reason
             if kept:
-                chunks[window.request] = live.chunk(text, verdict.tokens[:kept])
+                chunks[window.request] = live.chunk(text, verdict.tokens[:kept], drafted=drafted)
         step.outcome, step.finished = settled, finished
         return chunks
 
@@ -135,6 +136,16 @@ class Runner:
             request.lengths = {r: end if r == TARGET else min(n, end) for r, n in request.lengths.items()}
         self.hooks.commit(step)
 
+    def _propose(self, step: Step) -> float:
+        """Let the speculator draft; the seconds it took, which those it drafts for share."""
+        began = time.perf_counter()
+        self.speculator.propose(step, partial(self._draft, step))
+        seconds = time.perf_counter() - began
+        served = [self.live[id].drafts for id in step.outcome if id not in step.finished]
+        for drafts in served:
+            drafts.seconds += seconds / len(served)
+        return seconds
+
     def _draft(
         self, step: Step, role: str, windows: Sequence[Window], hidden: Tensor | None = None, draft_step: int = 0
     ) -> Tensor:
@@ -144,7 +155,8 @@ class Runner:
             step.requests[window.request].lengths[role] = window.start + window.known
         return logits
 
-    def _emit(self, step: Step, chunks: dict[str, Chunk], began: float) -> list[Chunk]:
+    def _emit(self, step: Step, chunks: dict[str, Chunk], began: float, draft_seconds: float) -> list[Chunk]:
+        drafts_kept = sum(chunk.drafted for chunk in chunks.values())
         for id, reason in step.finished.items():
             chunks[id] = self.finish(step.requests[id], reason, chunks.get(id))
         plan, outcome = step.plan, step.outcome
@@ -156,8 +168,10 @@ class Runner:
                 requests=len(plan.windows),
                 seconds=time.perf_counter() - began,
                 forward_seconds=self.forwards.seconds,
+                draft_seconds=draft_seconds,
                 accepted=sum(len(verdict.tokens) for verdict in outcome.values()),
                 drafted=sum(w.drafts for w in plan.windows),
+                drafts_kept=drafts_kept,
                 waiting=len(self.planner.waiting),
                 running=len(self.planner.running),
             )
@@ -171,8 +185,8 @@ class Runner:
             self.planner.release(request, reason)
         except RequestError as raised:
             reason = live.fail(raised)
-        text, ids = (last.text, last.token_ids) if last else ("", ())
-        return live.chunk(text, ids, live.complete(reason))
+        text, ids, drafted = (last.text, last.token_ids, last.drafted) if last else ("", (), 0)
+        return live.chunk(text, ids, live.complete(reason), drafted)
 
 
 def row_infos(window: Window, request: Request) -> list[RowInfo]:

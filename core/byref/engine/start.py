@@ -20,7 +20,19 @@ from byref.contract.context import StateMap
 from byref.contract.errors import ConfigError, ModelError, PluginError
 from byref.contract.model import Model
 from byref.contract.plugin import RoleSource
-from byref.contract.roles import KV, KV_POOLS, KV_REWIND, TARGET, Policy, RoleSizing, Scratch, Site, Sizing, Speculator
+from byref.contract.roles import (
+    KV,
+    KV_POOLS,
+    KV_REWIND,
+    TARGET,
+    Policy,
+    RoleSizing,
+    Scratch,
+    Site,
+    Sizing,
+    Speculator,
+    Vocabulary,
+)
 from byref.contract.specs import PoolSpec
 from byref.contract.state import State
 from byref.contract.step import MAX_TREE
@@ -30,7 +42,7 @@ from byref.engine.forwards import Forwards, Prepare, Unit
 from byref.engine.policy import POLICIES
 from byref.engine.speculator import PlainSpeculator
 from byref.kv import ContiguousKV
-from byref.loading import Checkpoint, ParameterReader, open_checkpoint
+from byref.loading import Checkpoint, ParameterReader, check_same_vocabulary, open_checkpoint
 from byref.plugins.binder import Binder
 from byref.plugins.host import PluginHost
 
@@ -57,8 +69,10 @@ class _Role:
 
     def __init__(self, name: str, id: int, checkpoint: Checkpoint, source: RoleSource, host: PluginHost) -> None:
         self.name, self.id, self.checkpoint = name, id, checkpoint
-        self.architecture = source.architecture or checkpoint.architecture
+        self.architecture = (source.architecture or "{}").replace("{}", checkpoint.architecture)
         self.config = copy.deepcopy(checkpoint.config)
+        self.optional: tuple[str, ...] = ()
+        self.renames: tuple[tuple[str, str], ...] = ()
         for key, value in source.overrides.items():
             setattr(self.config, key, value)
         self._models = host.registry.models
@@ -79,6 +93,7 @@ class _Role:
         """The model, asking for its callables; on the meta device, so that nothing is allocated."""
         with torch.device("meta"):
             model: Model = self.factory(self.config, binder.ask(self.name))
+        self.optional, self.renames = model.optional, model.renames
         return model
 
 
@@ -112,6 +127,8 @@ def _open_roles(config: Config, host: PluginHost) -> list[_Role]:
     for id, (name, source) in enumerate(sources.items()):
         path = source.path or config.model.path
         opened[path] = opened.get(path) or open_checkpoint(path)
+        if source.same_vocabulary and path != config.model.path:
+            check_same_vocabulary(opened[config.model.path], opened[path], name)
         roles.append(_Role(name, id, opened[path], source, host))
     return roles
 
@@ -148,7 +165,13 @@ def _size(
         captured=captured_kinds(engine.capture, device),
         roles=tuple(RoleSizing(r.name, r.id, models[r.name].vocabulary, models[r.name].input_width) for r in roles),
         pools=pools,
+        vocabulary=_vocabulary(roles[0].checkpoint),
     )
+
+
+def _vocabulary(checkpoint: Checkpoint) -> Vocabulary:
+    """Its tokenizer is built when a plugin asks: that takes a while."""
+    return Vocabulary(checkpoint.end_ids, lambda: checkpoint.tokenizer().backend.to_str())
 
 
 def _room(pools: Sequence[PoolSpec], device: torch.device, requests: int, context: int) -> int:
@@ -197,14 +220,14 @@ def _policy(config: Config, host: PluginHost) -> Policy:
 
 
 def _bind(binder: Binder, roles: Sequence[_Role], sizing: Sizing, kv: KV) -> None:
-    readers = {role.name: ParameterReader(role.checkpoint, sizing.dtype, sizing.device) for role in roles}
+    readers = {role.name: ParameterReader(role.checkpoint, sizing.dtype, sizing.device, role.renames) for role in roles}
     binder.bind(lambda role, resolve: Site(sizing, kv, readers[role], resolve))
     unread: dict[str, set[str]] = {}
     for role in roles:
         left = {
             name
             for name in readers[role.name].unclaimed()
-            if not any(fnmatch.fnmatch(name, pattern) for pattern in role.factory.optional)
+            if not any(fnmatch.fnmatch(name, pattern) for pattern in role.optional)
         }
         path = str(role.checkpoint.path)
         unread[path] = unread.get(path, left) & left

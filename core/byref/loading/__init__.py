@@ -2,5 +2,6 @@
 
 from byref.loading.checkpoint import Checkpoint, open_checkpoint
 from byref.loading.parameters import ParameterReader
+from byref.loading.vocabulary import check_same_vocabulary
 
-__all__ = ["Checkpoint", "ParameterReader", "open_checkpoint"]
+__all__ = ["Checkpoint", "ParameterReader", "check_same_vocabulary", "open_checkpoint"]

@@ -56,6 +56,10 @@ class Checkpoint(ABC):
     def names(self) -> tuple[str, ...]:
         """Every tensor, by its Hugging Face name."""
 
+    def file(self, name: str) -> Path:
+        """Where a tensor lies."""
+        return self.path
+
     @abstractmethod
     def shape(self, name: str) -> tuple[int, ...]:
         """The shape of a tensor as `read` fills it.

@@ -42,9 +42,7 @@ class FolderCheckpoint(Checkpoint):
         self._config = read_json(
             path / "config.json", f"the folder {path} has no config.json", "the folder that holds it"
         )
-        self._tensors: dict[str, _Stored] = {}
-        for shard in _shards(path):
-            self._tensors.update(_stored(shard))
+        self._tensors = _tensors(path)
 
     @property
     def architecture(self) -> str:
@@ -88,6 +86,9 @@ class FolderCheckpoint(Checkpoint):
     def names(self) -> tuple[str, ...]:
         return tuple(self._tensors)
 
+    def file(self, name: str) -> Path:
+        return self._info(name).file.path
+
     def shape(self, name: str) -> tuple[int, ...]:
         return self._info(name).shape
 
@@ -111,33 +112,51 @@ def read_json(path: Path, missing: str = "", hint: str = "") -> dict[str, Any]:
     """The object in a JSON file.
 
     Raises:
-        ModelError: there is no such file, or it is not JSON.
+        ModelError: there is no such file, or it holds no JSON object.
     """
     if not path.is_file():
         raise ModelError(missing or f"there is no {path.name}", where=str(path.parent), hint=hint)
     try:
-        value: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as error:
         raise ModelError(f"{path.name} is not JSON: {error}", where=str(path), hint="fetch or copy it again") from error
+    if not isinstance(value, dict):
+        raise ModelError(f"{path.name} holds no JSON object", where=str(path), hint="fetch or copy it again")
     return value
 
 
-def _shards(path: Path) -> list[Path]:
+def _tensors(path: Path) -> dict[str, _Stored]:
+    """What the index lists, or the one file holds. Other files are nobody's."""
     if (path / INDEX).is_file():
-        files = sorted(set(read_json(path / INDEX).get("weight_map", {}).values()))
-        if not files:
-            raise ModelError("the index names no file", where=str(path / INDEX), hint="fetch or copy the folder again")
-        for file in files:
-            if not (path / file).is_file():
-                raise ModelError(
-                    f"the shard {file} is missing", where=str(path / INDEX), hint="fetch or copy the folder again"
-                )
-        return [path / file for file in files]
+        return _indexed(path)
     if (path / SINGLE).is_file():
-        return [path / SINGLE]
+        return _stored(path / SINGLE)
     raise ModelError(
         f"the folder has no weights: neither {SINGLE} nor {INDEX}", where=str(path), hint="a model saved as safetensors"
     )
+
+
+def _indexed(path: Path) -> dict[str, _Stored]:
+    """The tensors of every shard, each in the one where the index has it."""
+    places = read_json(path / INDEX).get("weight_map")
+    if not isinstance(places, dict) or not places or not all(isinstance(file, str) for file in places.values()):
+        raise _bad_index(path, "the index names no file")
+    found: dict[str, _Stored] = {}
+    for file in sorted(set(places.values())):
+        if not (path / file).is_file():
+            raise _bad_index(path, f"the shard {file} is missing")
+        for name, stored in _stored(path / file).items():
+            if name in found:
+                raise _bad_index(path, f"the tensor {name!r} is in two shards, {found[name].file.path.name} and {file}")
+            found[name] = stored
+    for name, file in places.items():
+        if name not in found or found[name].file.path != path / file:
+            raise _bad_index(path, f"the shard {file} lacks the tensor {name!r}, which the index says is there")
+    return found
+
+
+def _bad_index(path: Path, what: str) -> ModelError:
+    return ModelError(what, where=str(path / INDEX), hint="fetch or copy the folder again")
 
 
 def _stored(path: Path) -> dict[str, _Stored]:
@@ -165,6 +184,7 @@ def _dtype(info: _Stored, name: str) -> torch.dtype:
     import torch
 
     dtypes = {"F64": torch.float64, "F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
+    dtypes |= {"I64": torch.int64, "I32": torch.int32, "BOOL": torch.bool}
     if info.dtype not in dtypes:
         where = f"{info.file.path}, tensor {name}"
         raise ModelError(

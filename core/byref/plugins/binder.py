@@ -47,6 +47,8 @@ class Bound:
     call: Callable[..., Any]
     capturable: bool | frozenset[Kind]
     """Kinds of forward it can be captured in; a bool is all or none. The answer's own word, `capturable`."""
+    about: str
+    """What the answer says of itself in a line: its `about`, or else its docstring's first."""
 
 
 class RoleAsk:
@@ -130,7 +132,8 @@ class Binder:
             )
         outer = self._hooks.decorate(spec, call)
         able = getattr(call, "capturable", True)
-        self.bound.append(Bound(spec, by, outer, able if able is not True else getattr(outer, "capturable", True)))
+        able = able if able is not True else getattr(outer, "capturable", True)
+        self.bound.append(Bound(spec, by, outer, able, _about(call)))
         return outer
 
     def _picked(self, spec: Spec[Any]) -> str | None:
@@ -161,10 +164,16 @@ class Binder:
             return
         calls = [self._hooks.decorate(wish.spec, call) for _, call in takers]
         self.bound += [
-            Bound(wish.spec, by, call, getattr(call, "capturable", True))
-            for (by, _), call in zip(takers, calls, strict=True)
+            Bound(wish.spec, by, call, getattr(call, "capturable", True), _about(taker))
+            for (by, taker), call in zip(takers, calls, strict=True)
         ]
         wish.install(calls[0] if len(calls) == 1 else _all(tuple(calls)))
+
+
+def _about(call: Callable[..., Any]) -> str:
+    said: str = getattr(call, "about", None) or (call.__doc__ or "").strip().partition("\n")[0]
+    name: str = getattr(call, "__qualname__", type(call).__name__)
+    return said or name.partition(".<locals>")[0]
 
 
 def _all(calls: tuple[Callable[..., Any], ...]) -> Callable[..., None]:

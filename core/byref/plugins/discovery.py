@@ -12,7 +12,7 @@ from urllib.parse import unquote, urlparse
 
 import importlib_metadata
 
-from byref.config.explain import nearest
+from byref.contract.explain import nearest
 from byref.contract.errors import PluginError
 
 GROUP = "byref.plugins"

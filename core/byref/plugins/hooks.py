@@ -5,12 +5,15 @@ A method is one loop inside one `try`, which costs nothing until something is ra
 
 from __future__ import annotations
 
+import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from byref.contract.context import ForwardContext
 from byref.contract.errors import ByrefError, RequestError
+from byref.contract.hookspecs import DEVICE, STEP
 from byref.contract.requests import Reason, Request
 from byref.contract.roles import Site, Sizing
 from byref.contract.specs import PoolSpec, Spec, flat
@@ -19,6 +22,8 @@ from byref.contract.step import LogitRows, Step, StepReport
 from byref.plugins.blame import blame, broke_contract, impl_of, raise_first, step_error
 from byref.plugins.resolve import Impl, Resolved
 
+TIMED = (*STEP, *DEVICE)
+"""Hooks that take one argument and run in steps."""
 T = TypeVar("T")
 Each = tuple[Callable[[T], object], ...]
 
@@ -32,6 +37,9 @@ class Hooks:
 
     def __init__(self, resolved: Resolved) -> None:
         self._impls = resolved
+        self._resolve_calls()
+
+    def _resolve_calls(self) -> None:
         self._prepare_forward: Each[ForwardContext] = self._calls("prepare_forward")
         self._prepare_step: Each[Step] = self._calls("prepare_step")
         self._commit: Each[Step] = self._calls("commit")
@@ -41,6 +49,24 @@ class Hooks:
     def has(self, hook: str) -> bool:
         """Whether any plugin implements `hook`."""
         return bool(self._impls[hook])
+
+    def timed(self) -> Mapping[str, float]:
+        """From now on, the seconds inside each plugin's hooks of steps and forwards; the table grows as they run."""
+        seconds = dict.fromkeys((impl.plugin.name for hook in TIMED for impl in self._impls[hook]), 0.0)
+
+        def clocked(impl: Impl) -> Impl:
+            def call(subject: object) -> None:
+                began = time.perf_counter()
+                try:
+                    impl.call(subject)
+                finally:
+                    seconds[impl.plugin.name] += time.perf_counter() - began
+
+            return replace(impl, call=call)
+
+        self._impls = {**self._impls, **{hook: tuple(map(clocked, self._impls[hook])) for hook in TIMED}}
+        self._resolve_calls()
+        return seconds
 
     # device, once per forward
 

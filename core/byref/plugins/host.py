@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ValidationError
 
 from byref.config import Config
-from byref.config.explain import nearest, problems, raise_problems
+from byref.contract.explain import nearest, problems, raise_problems
 from byref.contract.errors import ConfigError, PluginError, RequestError
 from byref.plugins import loader, order
 from byref.plugins.binder import CORE

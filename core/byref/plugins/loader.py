@@ -14,7 +14,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from byref.config.explain import problems, raise_problems
+from byref.contract.explain import problems, raise_problems
 from byref.contract.errors import PluginError
 from byref.contract.plugin import API_VERSION, Plugin, PluginInfo
 from byref.plugins.discovery import Found
@@ -112,7 +112,7 @@ def make(found: Found, cls: type[AnyPlugin], table: Mapping[str, Any]) -> Loaded
         instance = cls(found.name, options)
     except Exception as cause:  # a stranger's constructor
         raise PluginError(f"{found.name} cannot be made: {brief(cause)}", where=f"plugin {found}") from cause
-    return Loaded(found, cls.info, instance)
+    return Loaded(found, instance.info, instance)
 
 
 def brief(cause: BaseException) -> str:

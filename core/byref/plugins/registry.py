@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from byref.config.explain import nearest
+from byref.contract.explain import nearest
 from byref.contract.errors import PluginError
 from byref.contract.plugin import RoleSource
 from byref.contract.roles import TARGET
 from byref.contract.step import MAX_TREE
 from byref.plugins.loader import Loaded
 
-MODEL, ROLE, POLICY, COMMAND = "model", "role", "policy", "command"
-OWN = (MODEL, ROLE, POLICY, COMMAND)
+MODEL, ROLE, POLICY, COMMAND, ROUTE = "model", "role", "policy", "command", "route"
+OWN = (MODEL, ROLE, POLICY, COMMAND, ROUTE)
+_PATH = re.compile(r"[a-z0-9_-]+(/[a-z0-9_-]+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +56,11 @@ class Announced:
     def commands(self) -> Mapping[str, str]:
         """Name -> `module:attribute`."""
         return self._values(COMMAND)
+
+    @property
+    def routes(self) -> Mapping[str, Callable[[], Any]]:
+        """Path -> maker of an ASGI application."""
+        return self._values(ROUTE)
 
     def owner(self, kind: str, name: str) -> Loaded:
         """The plugin that announced it."""
@@ -116,6 +123,18 @@ class Registrar:
     def command(self, name: str, target: str) -> None:
         """See `Registry`."""
         self.announced.add(COMMAND, name, self._target(target), self.plugin)
+
+    def route(self, path: str, make: Callable[[], Any]) -> None:
+        """See `Registry`."""
+        if not _PATH.fullmatch(path):
+            hint = "small letters, digits, _ and -, in parts joined by /"
+            raise PluginError(f"{path!r} is no path of a route", where=f"plugin {self.plugin}", hint=hint)
+        full = f"/plugins/{self.plugin.name}/{path}"
+        for other in self.announced.routes:
+            if full.startswith(f"{other}/") or other.startswith(f"{full}/"):
+                both = f"plugin {self.plugin}"
+                raise PluginError(f"the routes {other} and {full} lie within each other", where=both, hint="rename one")
+        self.announced.add(ROUTE, full, make, self.plugin)
 
     def register(self, kind: str, name: str, value: object) -> None:
         """See `Registry`."""

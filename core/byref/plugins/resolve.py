@@ -12,7 +12,7 @@ from typing import Any
 
 import pluggy
 
-from byref.config.explain import nearest
+from byref.contract.explain import nearest
 from byref.contract import hookspecs
 from byref.contract.errors import PluginError
 from byref.contract.plugin import PROJECT

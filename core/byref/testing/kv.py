@@ -183,7 +183,7 @@ class KVSuite:
         idle = dict(desk.kv.usage())
         assert idle["used_tokens"] == 0
         for round in range(6):
-            requests = [desk.add(prompt(3 + 4 * i, round), 9) for i in range(3)]
+            requests = [desk.add(prompt(3 + 4 * i, 3 * round + i), 9) for i in range(3)]
             for request in requests:
                 desk.prefill(request, 5)
             requests.append(desk.fork(requests[1]))

@@ -20,8 +20,19 @@ class ChatTemplate:
     where: str
     tokens: Mapping[str, str] = field(default_factory=dict)
 
-    def render(self, messages: Sequence[Message], *, add_generation_prompt: bool) -> str:
-        """The conversation as one prompt.
+    @property
+    def takes_tools(self) -> bool:
+        """Whether it tells the model of tools."""
+        return self.source is not None and "tools" in self.source
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        *,
+        add_generation_prompt: bool,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
+        """The conversation as one prompt, with the tools that the model may call.
 
         Raises:
             ModelError: the model has no template, or one with a syntax error.
@@ -37,6 +48,7 @@ class ChatTemplate:
         try:
             texts, _ = render_jinja_template(
                 conversations=[[dict(message) for message in messages]],
+                tools=None if tools is None else [dict(tool) for tool in tools],
                 chat_template=self.source,
                 add_generation_prompt=add_generation_prompt,
                 **self.tokens,

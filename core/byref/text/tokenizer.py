@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
 
 import tokenizers
 
@@ -68,11 +70,25 @@ class Tokenizer:
         """A detokenizer for one growing list of ids."""
         return Detokenizer(self)
 
-    def chat(self, messages: Sequence[Message], add_generation_prompt: bool = True) -> str:
-        """The prompt of a conversation, to be encoded with `special=False`.
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the chat template tells the model of tools."""
+        return self._template.takes_tools
+
+    def use_template(self, source: str, where: str) -> None:
+        """Render chats with another template, read from `where`."""
+        self._template = replace(self._template, source=source, where=where)
+
+    def chat(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        tools: Sequence[Mapping[str, Any]] | None = None,
+    ) -> str:
+        """The prompt of a conversation, to be encoded with `special=False`; tools are those that the model may call.
 
         Raises:
             ModelError: the model has no template.
             RequestError: the template refuses the messages.
         """
-        return self._template.render(messages, add_generation_prompt=add_generation_prompt)
+        return self._template.render(messages, add_generation_prompt=add_generation_prompt, tools=tools)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ByteSize, ConfigDict, Field, model_validator
@@ -35,7 +36,12 @@ class Options(BaseModel):
     """Memory for pages instead of a number of them: bytes, as in "2GiB", or a fraction of what is free."""
     prefix_cache: bool = True
     """Keep the pages of finished prompts, and share them with requests that begin alike."""
-
+    checkpoints: int = Field(default=64, ge=0)
+    """Where pools keep a state per request: copies of states kept so that prefixes can be found; 0 finds none."""
+    checkpoint_pages: int = Field(default=32, ge=0)
+    """Pages between two such copies, besides the one at the end of each prompt; 0 keeps that one alone."""
+    swap_memory: ByteSize | None = None
+    """Host memory for the entries of preempted requests, as in "1GiB"; without it they are computed again."""
     dtype: Literal["auto", "int8", "fp8"] = "auto"
     """How keys and values are stored: auto as they are computed, int8 or fp8 (e4m3) with one scale per head."""
     attention: Literal["auto", "gather", "views", "triton"] = "auto"
@@ -48,11 +54,20 @@ class Options(BaseModel):
         return self
 
 
+Given = Options
+"""The class under a name that the plugin's attribute does not hide."""
+
+
 class PagedKVPlugin(Plugin[Options]):
     """Takes the KV role with pages of fixed size, shared by equal prefixes."""
 
     info = PluginInfo(api_version=API_VERSION, provides=(KV_REWIND, KV_POOLS, KV_PREFIX))
     Options = Options
+
+    def __init__(self, name: str, options: Given) -> None:
+        super().__init__(name, options)
+        if options.dtype != "auto":
+            self.info = replace(self.info, lossless=False)
 
     @hookimpl
     def refine(self, specs: Sequence[Spec[Any]]) -> Sequence[Spec[Any]] | None:
@@ -73,7 +88,7 @@ class PagedKVPlugin(Plugin[Options]):
     def bind(self, spec: Spec[Any], site: Site) -> Attend | None:
         from byref.contract.specs import AttentionSpec
 
-        if not isinstance(spec, AttentionSpec) or spec.selection is not None:
+        if not isinstance(spec, AttentionSpec) or spec.selection is not None or spec.compressed is not None:
             return None
         from byref_paged_kv.attention import answer
 
@@ -83,6 +98,9 @@ class PagedKVPlugin(Plugin[Options]):
     def kv(self) -> PagedKV:
         """The KV of the engine that runs: its figures, and `listen` for events of the prefix cache."""
         return self._kv
+
+    def figures(self) -> Mapping[str, float]:
+        return self._kv.figures()
 
     @hookimpl
     def request_released(self, request: Request, reason: Reason) -> None:

@@ -33,7 +33,7 @@ def count_pages(options: Options, sizing: Sizing) -> int:
     if options.kv_memory is None:
         return max(-(-sizing.kv_tokens // tokens), 1)
     budget = _bytes(options.kv_memory, sizing)
-    page, fixed = page_bytes(sizing, tokens), fixed_bytes(sizing)
+    page, fixed = page_bytes(sizing, tokens), fixed_bytes(sizing, options.checkpoints * options.prefix_cache)
     count = (budget - fixed) // page - 1 if page else -(-sizing.kv_tokens // tokens)
     if count < 1:
         raise ConfigError(
@@ -49,13 +49,13 @@ def page_bytes(sizing: Sizing, tokens: int) -> int:
     return sum(entry_bytes(spec) * (tokens // spec.stride) for spec in sizing.pools if spec.per == "token")
 
 
-def fixed_bytes(sizing: Sizing) -> int:
-    """Bytes that do not grow with pages: states and stages of every request row."""
+def fixed_bytes(sizing: Sizing, checkpoints: int = 0) -> int:
+    """Bytes that do not grow with pages: states and stages of every request row, and checkpoints of states."""
     total = 0
     for spec in sizing.pools:
         geometry = Geometry.of(spec, sizing)
-        slots = geometry.versions if geometry.per_request else geometry.stage
-        total += entry_bytes(spec) * slots * (sizing.max_requests + 1)
+        slots = (sizing.max_requests + 1) * (geometry.versions if geometry.per_request else geometry.stage)
+        total += entry_bytes(spec) * (slots + checkpoints * geometry.per_request)
     return total
 
 

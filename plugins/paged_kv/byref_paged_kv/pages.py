@@ -39,6 +39,10 @@ class Pages:
         """Pages that nobody holds and whose content is kept."""
         return len(self._cached)
 
+    def holders(self, page: int) -> int:
+        """How many hold the page."""
+        return self._holders.get(page, 0)
+
     def take(self, n: int, after: int = 0) -> list[int] | None:
         """n pages with one holder each; None if too few. Free ones first, if it can be those that follow page `after`
         or one another (what lies in a row can be read in place), then the cached ones unused for longest."""

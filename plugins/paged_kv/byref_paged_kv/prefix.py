@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Hashable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 from byref_paged_kv.events import Digest
@@ -29,6 +30,12 @@ def chain(start: Digest, tokens: Sequence[int], size: int) -> Iterator[Digest]:
     for first in range(0, len(tokens) - size + 1, size):
         before = _digest(before, array("q", tokens[first : first + size]).tobytes())
         yield before
+
+
+@lru_cache(maxsize=256)
+def chained(start: Digest, tokens: tuple[int, ...], size: int) -> tuple[Digest, ...]:
+    """As `chain`. A request that waits asks again at every step."""
+    return tuple(chain(start, tokens, size))
 
 
 def _digest(before: Digest, content: bytes) -> Digest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
@@ -40,7 +40,7 @@ class PagedSpace(Space):
         self._stage_base = (count + 1) * self.per_page
 
     def _evicted(self, page: int) -> None:
-        self.on_evict(page)
+        self.on_evict(page)  # looked up now: it is set after this object is made
 
     def missing(self, row: int, tokens: int) -> int:
         """Pages that the row lacks for so many tokens."""
@@ -65,14 +65,24 @@ class PagedSpace(Space):
             self.pages.hold(page)
         self.extend(row, pages)
 
-    def fork(self, row: int, child: int, own: Collection[int]) -> None:
-        """Start request row `child` with the pages of `row`, and a page of its own in each place of `own`."""
-        fresh = iter(self.pages.take(len(own)) or [])
-        pages = [next(fresh) if at in own else page for at, page in enumerate(self.held[row])]
-        for at, page in enumerate(pages):
-            if page and at not in own:
-                self.pages.hold(page)
-        self.extend(child, pages)
+    def fork(self, row: int, child: int, tokens: int) -> None:
+        """Start request row `child` with the pages that hold the first `tokens` tokens of `row`. The last one may be
+        partial: who writes to it first needs one of his own."""
+        self.share(child, self.held[row][: -(-tokens // self.page_tokens)])
+
+    def is_shared(self, row: int, tokens: int) -> bool:
+        """Whether others hold the page that the row's entries after so many tokens go to."""
+        own, at = self.held.get(row, ()), tokens // self.page_tokens
+        return at < len(own) and own[at] > 0 and self.pages.holders(own[at]) > 1
+
+    def part(self, row: int, tokens: int) -> list[tuple[int, int]]:
+        """Give the row a page of its own for that one; slots to copy, (from, to)."""
+        at = tokens // self.page_tokens
+        shared = self.held[row][at]
+        (own,) = self.pages.take(1) or [0]
+        self.replace(row, at, own)
+        self.pages.drop([shared], self.index.holds)
+        return [(shared * self.per_page + i, own * self.per_page + i) for i in range(self.per_page)]
 
     def replace(self, row: int, at: int, page: int) -> None:
         """Another page in the place of one."""
@@ -118,29 +128,4 @@ class PagedSpace(Space):
         return self._stage_base + row * self.geometry.stage + window_row
 
     def copies(self, source: int, target: int) -> list[tuple[int, int]]:
-        pairs = zip(self.held.get(source, ()), self.held.get(target, ()), strict=False)
-        own = [(a, b) for a, b in pairs if a != b and a and b]
-        return [(a * self.per_page + i, b * self.per_page + i) for a, b in own for i in range(self.per_page)]
-
-
-class StateSpace(Space):
-    """The versions of per-request pools: a fixed place for each request row."""
-
-    def __init__(self, geometry: Geometry, sizing: Sizing) -> None:
-        self.geometry = geometry
-        self.slots = 1 + (sizing.max_requests + 1) * geometry.versions
-
-    def place(self, rows: Tensor, entry: Tensor) -> Tensor:
-        return 1 + rows * self.geometry.versions + entry
-
-    def stage(self, rows: Tensor, row: Tensor) -> Tensor:
-        raise NotImplementedError("per-request pools have no stride")
-
-    def at(self, row: int, entry: int) -> int:
-        return 1 + row * self.geometry.versions + entry
-
-    def stage_at(self, row: int, window_row: int) -> int:
-        raise NotImplementedError("per-request pools have no stride")
-
-    def copies(self, source: int, target: int) -> list[tuple[int, int]]:
-        return [(self.at(source, i), self.at(target, i)) for i in range(self.geometry.versions)]
+        return []  # a fork shares pages until somebody writes

@@ -1,4 +1,5 @@
-"""Who owns which page, after any program: adds, chunks, drafts, forks, aborts, preemptions and resets on a tiny pool.
+"""Who owns which page, after any program: adds, chunks, drafts, forks, aborts, preemptions, swaps and resets on a tiny
+pool.
 
 Host side only. What a row writes is a number that stands for its cache key and all tokens up to it, so an entry that
 was lost, shared too early or overwritten by somebody else shows.
@@ -26,8 +27,10 @@ from byref.contract.roles import DRAFT, TARGET, RoleSizing, Sizing
 from byref.contract.specs import PoolSpec
 from byref_paged_kv import Options
 from byref_paged_kv.kv import PagedKV
+from byref_paged_kv.budget import page_bytes, page_tokens
 from byref_paged_kv.sharing import Sharing
 from byref_paged_kv.space import PagedSpace
+from byref_paged_kv.states import StateSpace
 
 PROGRAMS = 2000
 TOKENS = 12
@@ -39,7 +42,7 @@ prompts = strategies.builds(lambda base, n: base[:n], strategies.sampled_from(BA
 """Few, and most begin alike."""
 
 
-def sizing(roles: int) -> Sizing:
+def sizing(roles: int, states: bool) -> Sizing:
     def spec(name, role=TARGET, **more):
         return PoolSpec(name=name, role=role, width=1, dtype=torch.int64, **more)
 
@@ -60,20 +63,28 @@ def sizing(roles: int) -> Sizing:
         kv_tokens=0,
         captured=frozenset(),
         roles=(RoleSizing(TARGET, 0, 1, 0), RoleSizing(DRAFT, 1, 1, 0))[:roles],
-        pools=tuple(pools[: 3 if roles == 1 else 5]),
+        pools=tuple(pools[: 3 if roles == 1 else 5] + [spec("state", per="request", versions=DRAFTS + 1)] * states),
     )
 
 
 class Programs(RuleBasedStateMachine):
     @initialize(
-        page=strategies.sampled_from([1, 2, 4, 6]), pages=strategies.integers(3, 16), roles=strategies.integers(1, 2)
+        page=strategies.sampled_from([1, 2, 4, 6]),
+        pages=strategies.integers(3, 16),
+        roles=strategies.integers(1, 2),
+        states=strategies.booleans(),
+        swap=strategies.sampled_from([0, 2, 20]),
     )
-    def begin(self, page, pages, roles):
-        self.sizing = sizing(roles)
-        self.kv = PagedKV(self.sizing, Options(page_size=page, num_pages=pages))
+    def begin(self, page, pages, roles, states, swap):
+        self.sizing = sizing(roles, states)
+        host = page_bytes(self.sizing, page_tokens(self.sizing.pools, page)) * swap or None
+        kept = {"checkpoints": 5, "checkpoint_pages": 1, "swap_memory": host}
+        self.kv = PagedKV(self.sizing, Options(page_size=page, num_pages=pages, **kept))
         self.page = self.kv._page_tokens
         self.data = {id(pool): pool.data.view(-1).numpy() for pool in self.kv._pools.values()}
         self.running: list[Request] = []
+        self.waiting: list[Request] = []
+        """Preempted ones."""
         self.rows = list(range(ROWS, 0, -1))
         self.numbers, self.ids, self.tokens = {}, count(1), count(2)
 
@@ -95,14 +106,15 @@ class Programs(RuleBasedStateMachine):
     def admit(self, request):
         if self.kv.refusal(request):
             return
-        request.row = self.rows.pop()
+        request.row, request.lengths = self.rows.pop(), {}
+        kept = self.kv._swap.length(request) if self.kv._swap else 0
         found = self.kv.match(request)
-        assert found % self.page == 0
+        assert found % self.page == 0 or found == kept
         assert found < len(request.tokens)
         request.lengths = {role.name: found for role in self.sizing.roles}
         self.running.append(request)
         if self.kv.reserve(request, len(request.tokens) - found) is None:
-            self.release(request)
+            self.pause(request)
 
     @precondition(lambda self: self.running)
     @rule(which=pick, rows=strategies.integers(1, 4), drafted=strategies.booleans())
@@ -151,7 +163,9 @@ class Programs(RuleBasedStateMachine):
     def put(self, pool, row, start, window_row, number, place=None):
         """Write as a forward does: to the entry, and of strided pools to the stage too."""
         space = pool.placement
-        if space.geometry.stride == 1:
+        if isinstance(space, StateSpace):
+            self.data[id(pool)][space.state_at(row, start + window_row + 1)] = number
+        elif space.geometry.stride == 1:
             self.data[id(pool)][space.at(row, start + window_row)] = number
         elif window_row < space.geometry.stage:
             self.data[id(pool)][space.stage_at(row, window_row)] = number
@@ -164,6 +178,9 @@ class Programs(RuleBasedStateMachine):
             stride, space = pool.spec.stride, pool.placement
             for row in range(n):
                 number = self.number(request, start + row + 1)
+                if isinstance(space, StateSpace):
+                    self.put(pool, request.row, start, row, number)
+                    continue
                 if (start + row + 1) % stride == 0:
                     self.data[id(pool)][space.at(request.row, (start + row) // stride)] = number
                 if stride > 1 and row < space.geometry.stage:
@@ -205,9 +222,22 @@ class Programs(RuleBasedStateMachine):
     @precondition(lambda self: self.running)
     @rule(which=pick)
     def preempt(self, which):
-        request = self.one(which)
+        self.pause(self.one(which))
+
+    @precondition(lambda self: self.waiting and len(self.running) < ROWS)
+    @rule(which=pick)
+    def start_again(self, which):
+        self.admit(self.waiting.pop(which % len(self.waiting)))
+
+    @precondition(lambda self: self.waiting)
+    @rule(which=pick)
+    def forget(self, which):
+        self.kv.release(self.waiting.pop(which % len(self.waiting)))
+
+    def pause(self, request):
+        self.kv.preempted(request)
         self.release(request)
-        self.admit(request)
+        self.waiting.append(request)
 
     def release(self, request):
         self.kv.release(request)
@@ -224,6 +254,10 @@ class Programs(RuleBasedStateMachine):
         for request in getattr(self, "running", ()):
             for (role, _), pool in self.kv._pools.items():
                 computed, spec = request.lengths[role], pool.spec
+                if isinstance(pool.placement, StateSpace):
+                    state = self.data[id(pool)][pool.placement.state_at(request.row, computed)]
+                    assert not computed or state == self.number(request, computed)
+                    continue
                 entries = computed // spec.stride
                 first = max(entries - spec.window, 0) if spec.window is not None else 0
                 for entry in range(first, entries):
@@ -241,16 +275,34 @@ class Programs(RuleBasedStateMachine):
             assert all(space.index.holds(page) for page in pages._cached)
             for page, owners in Counter(held).items():
                 if owners > 1:
-                    for request in self.running:
-                        if page in space.held[request.row]:
-                            at = space.held[request.row].index(page)
-                            assert request.computed >= (at + 1) * self.page, "a page is shared and not full"
+                    own = [(r, space.held[r.row].index(page)) for r in self.running if page in space.held[r.row]]
+                    partial = {r.computed for r, at in own if r.computed < (at + 1) * self.page}
+                    assert len(partial) <= 1, "a page is shared, not full, and somebody has written to it"
+
+    @invariant()
+    def nobody_holds_a_checkpoint(self):
+        for space in self.kv._states if hasattr(self, "kv") else ():
+            assert not space.pages.used
+            assert not space._found
+            assert len(space.index) == space.pages.cached
+
+    @invariant()
+    def host_memory_is_of_those_that_wait(self):
+        swap = self.kv._swap if hasattr(self, "kv") else None
+        if swap:
+            assert set(swap._saved) <= {request.id for request in self.waiting}
+            for i, store in enumerate(swap._stores):
+                saved = [page for one in swap._saved.values() for page in one.pages[i].values()]
+                assert sorted(saved) == sorted(store.pages._holders)
 
     def teardown(self):
         if hasattr(self, "kv"):
             for request in list(self.running):
                 self.release(request)
+            for request in self.waiting:
+                self.kv.release(request)
             self.every_page_has_its_owners()
+            assert self.kv._swap is None or not self.kv._swap.used
             assert all(space.pages.used == 0 for space in self.kv._paged)
             assert self.kv.usage()["used_tokens"] == 0
             assert not self.kv._sharing._pending
@@ -269,9 +321,21 @@ def test_any_program_leaves_every_page_with_its_owners():
     run(PROGRAMS)
 
 
-def share_the_partial_page(monkeypatch):
-    real = PagedSpace.fork
-    monkeypatch.setattr(PagedSpace, "fork", lambda space, row, child, own: real(space, row, child, ()))
+def write_to_the_shared_partial_page(monkeypatch):
+    monkeypatch.setattr(PagedSpace, "is_shared", lambda space, row, tokens: False)
+
+
+def part_without_a_copy(monkeypatch):
+    real = PagedSpace.part
+    monkeypatch.setattr(PagedSpace, "part", lambda space, row, tokens: real(space, row, tokens)[:0])
+
+
+def keep_what_host_memory_has(monkeypatch):
+    monkeypatch.setattr("byref_paged_kv.swap.Swap.drop", lambda swap, id: None)
+
+
+def take_another_state(monkeypatch):
+    monkeypatch.setattr(StateSpace, "restore", lambda space, row, tokens: [])
 
 
 def publish_a_page_too_early(monkeypatch):
@@ -300,7 +364,10 @@ def forget_the_key(monkeypatch):
 
 
 MUTATIONS = [
-    share_the_partial_page,
+    write_to_the_shared_partial_page,
+    part_without_a_copy,
+    keep_what_host_memory_has,
+    take_another_state,
     publish_a_page_too_early,
     give_a_page_of_the_window_back,
     keep_what_was_released,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ HERE = Path(__file__).parent
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(find_spec("triton") is None, reason="triton is not installed")
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no triton for this system")
 def test_kernels_in_the_interpreter():
     command = [sys.executable, "-m", "pytest", "-q", "-W", "default", str(HERE / "interpreted_kernels.py")]
     run = subprocess.run(

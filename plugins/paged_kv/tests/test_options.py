@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import engines
 import pytest
 from engines import greedy, together
@@ -10,8 +12,9 @@ from paging import assert_idle, start
 from pydantic import ValidationError
 
 from byref.answers.attention import PoolAttention
+from byref.cli.main import main
 from byref.contract import ByrefError
-from byref_paged_kv import Options
+from byref_paged_kv import Options, PagedKVPlugin
 from byref_paged_kv.budget import fixed_bytes, page_bytes
 from byref_paged_kv.view_attention import ViewAttention
 
@@ -50,6 +53,18 @@ def test_wrong_options_are_refused(wrong):
         Options(**wrong)
 
 
+@pytest.mark.parametrize(("dtype", "lossless"), [("auto", True), ("int8", False), ("fp8", False)])
+def test_only_what_stores_all_bits_declares_itself_lossless(short_llama, tmp_path, monkeypatch, capsys, dtype, lossless):
+    with start(short_llama, paged={"dtype": dtype}) as engine:
+        assert engine.parts.host.plugin("paged_kv").info.lossless is lossless
+    assert PagedKVPlugin.info.lossless
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "byref.toml").write_text(f"[plugins]\nenable = ['paged_kv']\npaged_kv.dtype = '{dtype}'\n")
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["plugins", "info", "paged_kv", "--json"])
+    assert json.loads(capsys.readouterr().out)["lossless"] is lossless
+
+
 @pytest.mark.parametrize(
     ("paged", "engine", "expected"),
     [
@@ -62,6 +77,20 @@ def test_wrong_options_are_refused(wrong):
 def test_which_attention_runs_is_chosen_at_bind(short_llama, paged, engine, expected):
     with start(short_llama, paged=paged, **engine) as started:
         assert bound(started) == {expected}
+
+
+def test_plugins_info_names_the_attention_that_runs(short_llama, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    sizes = "[engine]\nmax_requests = 2\nmax_rows = 16\ncapture = 'off'\n"
+    (tmp_path / "byref.toml").write_text(sizes + f"[model]\npath = '{short_llama}'\ndevice = 'cpu'\n")
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["plugins", "info", "paged_kv", "--bound", "--json"])
+    (bound,) = json.loads(capsys.readouterr().out)["bound"]
+    assert (bound["asked for"], bound["layers"], bound["by"]) == ("AttentionSpec", "0-1", "paged_kv")
+    assert bound["how"] == ViewAttention.about
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main(["plugins", "info", "paged_kv", "--bound"])
+    assert ViewAttention.about in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

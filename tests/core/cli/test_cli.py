@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from byref.cli.bound import spans
+
 HELP = [[command, "--help"] for command in ("generate", "chat", "batch", "bench", "models", "pull", "init", "env")]
 
 
@@ -51,6 +53,26 @@ def test_plugins_info(byref):
     facts = json.loads(out)
     assert facts["status"] == "enabled"
     assert facts["entry point"] == "byref_models:Models"
+
+
+def test_plugins_list_says_who_answers_which_layers(byref, configured):
+    code, out, _ = byref("plugins", "list", "--bound", "--json")
+    assert code == 0
+    bound = {one["asked for"]: one for one in json.loads(out)["bound"]}
+    attention = bound["AttentionSpec"]
+    assert (attention["role"], attention["layers"], attention["by"]) == ("target", "0-3", "core")
+    assert attention["how"].startswith("gather: ")
+    assert bound["RowSpec"]["layers"] == "-"
+    assert all(one["how"] for one in bound.values())
+    code, out, _ = byref("plugins", "list", "--bound")
+    assert "AttentionSpec" in out
+
+
+@pytest.mark.parametrize(
+    ("layers", "said"), [({-1}, "-"), ({3}, "3"), ({0, 1, 2}, "0-2"), ({-1, 0, 2, 3, 5, 7, 8, 9}, "0, 2-3, 5, 7-9")]
+)
+def test_layers_are_said_in_spans(layers, said):
+    assert spans(layers) == said
 
 
 def test_env(byref, here):

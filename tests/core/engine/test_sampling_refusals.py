@@ -51,6 +51,9 @@ def test_a_wrong_value_is_refused_by_name(engine, name, value):
         engine.add([1, 2], {name: value})
     assert "pydantic" not in str(error.value)
     assert engine.idle
+    with pytest.raises(RequestError) as written:
+        SamplingParams(**{name: value})
+    assert str(written.value) == str(error.value)
 
 
 @pytest.mark.parametrize(

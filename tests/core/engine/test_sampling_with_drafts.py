@@ -8,7 +8,7 @@ from drafts import Told
 from engines import assert_idle, start, together
 
 from byref.contract import SamplingParams
-from byref.engine import processors
+from byref.engine import Completion, processors
 
 PROMPTS = [[5, 9, 77, 3, 2, 8], [100, 2, 3, 40, 5, 6, 70, 8], [7, 7, 7]]
 TOKENS = 24
@@ -21,6 +21,8 @@ WAYS = {
     "tokens": SAMPLED | {"allowed_token_ids": range(60, 90), "banned_token_ids": [61, 62], "logit_bias": {63: 3.0}},
     "ends": {"logit_bias": {END: 50.0}, "min_tokens": 9, "ignore_eos": False},
     "truncated": SAMPLED | {"top_k": 20, "top_p": 0.9, "min_p": 0.05, "logprobs": 2},
+    "stops": SAMPLED | FEW | {"stop": ["ba", "ee"], "stop_token_ids": [62], "min_tokens": 6},
+    "choices": SAMPLED | {"n": 3, "prompt_logprobs": 2, "logprobs": 1},
 }
 
 
@@ -38,10 +40,19 @@ def drafted(tiny_llama, way: str, tree: bool) -> None:
         found = together(engine, PROMPTS, params(way))
         assert_idle(engine)
     assert sum(told.accepted) > 5
-    assert [done.token_ids for done in found] == [done.token_ids for done in plain]
-    assert [[*scores] for done in found for scores in done.logprobs] == [
-        [*scores] for done in plain for scores in done.logprobs
+    assert [*map(seen, found)] == [*map(seen, plain)]
+
+
+def seen(done: Completion) -> list:
+    """What a client sees of a request; of log-probabilities the tokens, whose order is theirs."""
+    prompt = [[*scores] if scores else scores for scores in done.prompt_logprobs or ()]
+    return [
+        (one.token_ids, one.text, one.finished, [[*scores] for scores in one.logprobs], prompt) for one in done.choices
     ]
+
+
+def test_every_parameter_is_tried():
+    assert set().union(*WAYS.values(), ["max_tokens"]) == SamplingParams.model_fields.keys()
 
 
 @pytest.mark.parametrize("tree", [False, True], ids=["chain", "tree"])

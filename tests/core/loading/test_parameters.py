@@ -56,7 +56,7 @@ def test_shapes_that_do_not_add_up(checkpoint, shape):
         ParameterReader(checkpoint, torch.float32).load([Q, K, V], shape)
     assert f"the model wants {list(shape)}" in error.value.what
     assert f"{K} [32, 64]" in error.value.what
-    assert error.value.where == str(checkpoint.path)
+    assert error.value.where == str(checkpoint.file(K))
 
 
 def test_a_failed_load_claims_nothing(checkpoint):

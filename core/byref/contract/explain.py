@@ -1,4 +1,4 @@
-"""Turns a validation error into sentences a user can act on. Knows pydantic; knows no section by name."""
+"""Turns a validation error into sentences a user can act on. Knows pydantic and errors; knows no section by name."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def problems(error: ValidationError, model: type[BaseModel]) -> Iterator[Problem
         else:
             message = detail["msg"].removeprefix("Value error, ")
             got = "" if detail["type"] in ("missing", "value_error") else f", got {detail['input']!r}"
-            yield Problem(field, f"{field or 'value'}: {message[:1].lower()}{message[1:]}{got}", "")
+            yield Problem(field, f"{field}{': ' if field else ''}{message[:1].lower()}{message[1:]}{got}", "")
 
 
 def raise_problems(

@@ -1,0 +1,38 @@
+"""A tiny checkpoint of each sparse family with its oracle, which is asked once."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+import transformers
+from equality import TransformersOracle
+from families import SPARSE, save_family
+
+
+class Remembered(TransformersOracle):
+    """Asks its model once."""
+
+    def __init__(self, folder):
+        super().__init__(transformers.AutoModelForCausalLM.from_pretrained(folder))
+        ask_tokens, ask_scores = cache(super().tokens), cache(super().scores)
+        self.tokens = lambda ids, n: ask_tokens(tuple(ids), n)
+        self.scores = lambda ids: ask_scores(tuple(ids))
+
+
+@pytest.fixture(scope="session")
+def checkpoints(tmp_path_factory):
+    """By the family's name: its folder and its oracle."""
+
+    @cache
+    def made(name: str):
+        folder = save_family(tmp_path_factory.mktemp(name), name)
+        return folder, Remembered(folder)
+
+    return made
+
+
+@pytest.fixture(params=SPARSE)
+def family(request, checkpoints):
+    """Its name, its folder and its oracle."""
+    return request.param, *checkpoints(request.param)

@@ -1,0 +1,122 @@
+"""What a drafter is: the small interface that this plugin's own and third parties' implement. Knows no drafter."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from pydantic import BaseModel
+
+from byref.contract.plugin import NoOptions, RoleSource
+from byref.contract.requests import Request
+from byref.contract.roles import RunForward, Site, Sizing
+from byref.contract.step import Step
+
+if TYPE_CHECKING:
+    from byref.contract.context import ForwardContext
+    from byref.contract.specs import Spec
+    from byref.contract.state import State
+
+KIND = "drafter"
+"""The kind under which `register` announces a drafter: `registry.register(KIND, "mine", MyDrafter)`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """Guesses of a request's coming tokens."""
+
+    tokens: tuple[int, ...]
+    parents: tuple[int, ...] = ()
+    """The tree: for each token the one it continues, -1 for the newest accepted one; empty is a chain."""
+    key: Hashable = None
+    """What its drafter expects acceptance to depend on, e.g. how long a match was; acceptance is kept per key."""
+
+    def cut(self, most: int) -> Draft:
+        """Its first `most` tokens."""
+        return self if len(self.tokens) <= most else Draft(self.tokens[:most], self.parents[:most], self.key)
+
+
+@dataclass(frozen=True, slots=True)
+class Want:
+    """A request that goes on, and how many drafts of it may be verified next."""
+
+    request: Request
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """The moment after a step's tokens were accepted."""
+
+    step: Step
+    wants: Sequence[Want]
+    """Every request of the step that goes on, `most` 0 included. One in the middle of its prompt wants none."""
+    forward: RunForward
+
+
+class Drafter(ABC):
+    """Proposes drafts. Host side, but for what it binds.
+
+    A subclass that is fed by forwards of its own sets `runs_forwards`: how many drafts pay is then settled before
+    `propose`, from its cost too, and else after it.
+
+    Args:
+        options: its validated options.
+        most: drafts of one window, the configured most.
+    """
+
+    Options: ClassVar[type[BaseModel]] = NoOptions
+    """Model of `[plugins.spec_decoding.options]`."""
+    runs_forwards: ClassVar[bool] = False
+    trees: ClassVar[bool] = False
+    """Whether it can offer trees."""
+    fed: ClassVar[bool] = False
+    """Whether it must see every row of the target: it runs at width 0 too, or never again for the request."""
+
+    def __init__(self, options: Any, most: int, *, tree: bool) -> None:
+        self.options, self.most, self.tree = options, most, tree
+
+    @classmethod
+    def roles(cls, options: Any) -> Mapping[str, RoleSource]:
+        """Models that it runs."""
+        return {}
+
+    def architectures(self) -> Mapping[str, str]:
+        """Architectures that it brings: name -> `module:attribute`."""
+        return {}
+
+    def seen(self, specs: Sequence[Spec[Any]]) -> None:
+        """Is shown every spec before anything is sized."""
+
+    def states(self, sizing: Sizing) -> Sequence[State]:
+        """Its states; made once. From then on it has its `sizing`."""
+        self.sizing = sizing
+        return ()
+
+    def bind(self, spec: Spec[Any], site: Site) -> Callable[..., Any] | None:
+        """As the hook."""
+        return None
+
+    def bound(self, spec: Spec[Any], call: Callable[..., Any]) -> None:
+        """Is shown every answer, whoever gave it, so that its model can share the target's weights."""
+
+    def prepare_forward(self, ctx: ForwardContext) -> None:
+        """As the hook."""
+
+    def added(self, request: Request) -> None:
+        """A request starts, or starts again after a preemption, with `request.tokens`."""
+
+    def accepted(self, request: Request) -> None:
+        """`request.tokens` has grown."""
+
+    def released(self, request: Request) -> None:
+        """Forget the request."""
+
+    def dropped(self, request: Request) -> None:
+        """Nothing will be drafted for it any more: a fed drafter may leave its rows out from now on."""
+
+    @abstractmethod
+    def propose(self, round: Round) -> Mapping[str, Draft]:
+        """Drafts by request id, at most as many each as are wanted; none for a request leaves it plain."""

@@ -1,0 +1,1 @@
+"""The drafters that come with the plugin, one module each."""

@@ -1,0 +1,65 @@
+"""The target drafts for itself, with cheaper weights or fewer layers. Knows specs and answers; no checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from byref.contract.plugin import RoleSource
+from byref.contract.roles import DRAFT, TARGET, Site
+from byref.contract.specs import EmbedSpec, GatedMLPSpec, LinearSpec, MoESpec, NormLinearSpec, NormSpec, Spec
+from byref_spec_decoding.drafter import Draft, Drafter, Round
+from byref_spec_decoding.rollout import roll_out
+
+STATELESS = (LinearSpec, EmbedSpec, NormSpec, NormLinearSpec, GatedMLPSpec, MoESpec)
+"""What a layer of the target may lend to the same layer of the drafter: it holds weights only."""
+
+
+class ItselfOptions(BaseModel):
+    """`[plugins.spec_decoding.options]` of the drafter `self`."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    layers: int | None = Field(default=None, ge=1)
+    """How many of the target's layers, from the first on; all unless given."""
+    weights: Literal["int8", "target"] = "int8"
+    """int8 keeps a second, smaller copy of the projections; target shares the target's own."""
+
+
+class Itself(Drafter):
+    """Self-speculation: one checkpoint is enough (Zhang et al. 2023, "Draft & Verify", with layers left out)."""
+
+    Options = ItselfOptions
+    runs_forwards = True
+
+    def __init__(self, options: ItselfOptions, most: int, *, tree: bool) -> None:
+        super().__init__(options, most, tree=tree)
+        self._answers: dict[tuple[str, str, int, str], Callable[..., Any]] = {}
+
+    @classmethod
+    def roles(cls, options: ItselfOptions) -> Mapping[str, RoleSource]:
+        overrides = {} if options.layers is None else {"num_hidden_layers": options.layers}
+        return {DRAFT: RoleSource(overrides=overrides)}
+
+    def bound(self, spec: Spec[Any], call: Callable[..., Any]) -> None:
+        if spec.role == TARGET and isinstance(spec, STATELESS):
+            self._answers[spec.identity] = call
+
+    def bind(self, spec: Spec[Any], site: Site) -> Callable[..., Any] | None:
+        """The drafter's weights: the target's, or those of its projections in 8 bits."""
+        if spec.role != DRAFT or not isinstance(spec, STATELESS):
+            return None
+        if self.options.weights == "int8":
+            if isinstance(spec, LinearSpec):
+                from byref_spec_decoding.int8 import answer_int8
+
+                return answer_int8(spec, site)
+            if isinstance(spec, NormLinearSpec | GatedMLPSpec):
+                return None  # core composes them from the projections above
+        return self._answers.get(replace(spec, role=TARGET).identity)
+
+    def propose(self, round: Round) -> Mapping[str, Draft]:
+        return roll_out(round, self.sizing)

@@ -1,0 +1,142 @@
+"""The plugin: which drafter runs, and the hooks it answers through. Knows no drafter's ways and no model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
+
+from pydantic import ValidationError
+
+from byref import API_VERSION, Plugin, PluginInfo, hookimpl
+from byref.contract.errors import ConfigError
+from byref.contract.roles import KV_REWIND
+from byref_spec_decoding.options import Options, RequestOptions
+
+if TYPE_CHECKING:
+    from byref.contract.context import ForwardContext
+    from byref.contract.plugin import Registry
+    from byref.contract.requests import Reason, Request
+    from byref.contract.roles import Site, Sizing
+    from byref.contract.specs import PoolSpec, Spec
+    from byref.contract.state import State
+    from byref.contract.step import Step
+    from byref_spec_decoding.drafter import Drafter
+
+DRAFTERS = {
+    "ngram": "byref_spec_decoding.drafters.ngram:Ngram",
+    "suffix": "byref_spec_decoding.drafters.suffix:Suffix",
+    "draft_model": "byref_spec_decoding.drafters.draft_model:DraftModel",
+    "self": "byref_spec_decoding.drafters.itself:Itself",
+    "eagle": "byref_spec_decoding.drafters.eagle:Eagle",
+    "mtp": "byref_spec_decoding.drafters.mtp:Mtp",
+}
+
+
+class SpecDecoding(Plugin[Options]):
+    """Drafts several tokens and verifies them in one forward. The output is that of plain decoding."""
+
+    info = PluginInfo(api_version=API_VERSION, provides=("speculation",), requires=(KV_REWIND,))
+    Options = Options
+    RequestOptions = RequestOptions
+
+    @hookimpl(trylast=True)
+    def register(self, registry: Registry) -> None:
+        """Last of all, so that drafters of other plugins are known."""
+        from byref_spec_decoding.drafter import KIND
+
+        for name, target in DRAFTERS.items():
+            registry.register(KIND, name, target)
+        found: Any = registry.lookup(KIND, self.options.drafter)
+        chosen: type[Drafter] = resolve_name(found) if isinstance(found, str) else found
+        options = self._drafter_options(chosen)
+        self._drafter = chosen(options, self.options.max_draft_tokens, tree=self._tree(chosen))
+        for name, source in chosen.roles(options).items():
+            registry.role(name, source)
+        for architecture, target in self._drafter.architectures().items():
+            registry.model(architecture, target)
+        registry.drafts(self.options.max_draft_tokens)
+
+    def _drafter_options(self, chosen: type[Drafter]) -> Any:
+        try:
+            return chosen.Options.model_validate(dict(self.options.options))
+        except ValidationError as error:
+            first = error.errors()[0]
+            field = ".".join(str(part) for part in first["loc"]) or "options"
+            raise ConfigError(
+                f"{first['msg']}: {field} of drafter {self.options.drafter!r}",
+                where=f"[plugins.{self.name}.options]",
+                hint=f"it knows: {', '.join(chosen.Options.model_fields) or 'no options'}",
+            ) from None
+
+    def _tree(self, chosen: type[Drafter]) -> bool:
+        if self.options.tree and not chosen.trees:
+            raise ConfigError(
+                f"the drafter {self.options.drafter!r} offers no trees",
+                where=f"[plugins.{self.name}] tree",
+                hint="set tree to false, or choose suffix or eagle",
+            )
+        return self.options.tree
+
+    @hookimpl
+    def refine(self, specs: Sequence[Spec[Any]]) -> None:
+        self._drafter.seen(specs)
+
+    @hookimpl
+    def create_states(self, sizing: Sizing) -> Sequence[State]:
+        from byref_spec_decoding.pace import Pace
+        from byref_spec_decoding.speculator import SpecSpeculator
+
+        if self.options.tree:
+            _check_trees(sizing.pools, self.name)
+        pace = Pace(adaptive=self.options.adaptive, drafting=self._drafter.runs_forwards)
+        self._speculator = SpecSpeculator(self.name, self._drafter, pace, self.options.max_draft_tokens)
+        return [*self._drafter.states(sizing), self._speculator]
+
+    @hookimpl
+    def bind(self, spec: Spec[Any], site: Site) -> Callable[..., Any] | None:
+        return self._drafter.bind(spec, site)
+
+    @hookimpl
+    def decorate(self, spec: Spec[Any], call: Callable[..., Any]) -> Callable[..., Any]:
+        self._drafter.bound(spec, call)
+        return call
+
+    @hookimpl
+    def prepare_step(self, step: Step) -> None:
+        self._speculator.begin()
+
+    @hookimpl
+    def prepare_forward(self, ctx: ForwardContext) -> None:
+        self._drafter.prepare_forward(ctx)
+
+    @hookimpl
+    def commit(self, step: Step) -> None:
+        self._speculator.commit(step)
+
+    @hookimpl
+    def request_added(self, request: Request) -> None:
+        self._speculator.added(request)
+
+    @hookimpl
+    def request_forked(self, parent: Request, child: Request) -> None:
+        self._speculator.added(child)
+
+    @hookimpl
+    def request_released(self, request: Request, reason: Reason) -> None:
+        self._speculator.released(request)
+
+    def figures(self) -> Mapping[str, float]:
+        return self._speculator.figures.as_mapping()
+
+
+def _check_trees(pools: Sequence[PoolSpec], name: str) -> None:
+    """A tree's path is compacted row by row, which entries that fold several rows together do not allow."""
+    for pool in pools:
+        if pool.stride > 1 or pool.per == "request":
+            kind = f"one entry per {pool.stride} tokens" if pool.stride > 1 else "one entry per request"
+            raise ConfigError(
+                f"tree drafts are on, and the pool {pool.name!r} of role {pool.role!r} keeps {kind}",
+                where=f"[plugins.{name}] tree",
+                hint="set tree to false for this model",
+            )

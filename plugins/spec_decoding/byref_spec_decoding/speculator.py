@@ -1,0 +1,137 @@
+"""The `Speculator` role: which drafts there are, which stay. Knows drafters by their interface, and no model."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from byref.contract.requests import Request
+from byref.contract.roles import RunForward
+from byref.contract.state import Key, State
+from byref.contract.step import LogitRows, Outcome, Step, Window
+from byref.engine.speculator import PlainSpeculator
+from byref_spec_decoding.drafter import Draft, Drafter, Round, Want
+from byref_spec_decoding.figures import Figures
+from byref_spec_decoding.options import RequestOptions
+from byref_spec_decoding.pace import Offer, Pace
+
+NONE = Draft(())
+
+
+class SpecSpeculator(State, PlainSpeculator):
+    """Keeps each request's draft until it is verified. What stays is settled by `PlainSpeculator.verify`: a draft stays
+    iff it is the token that its row's processed distribution yields under the noise of (seed, position).
+
+    Args:
+        name: the plugin's, under which requests carry options.
+        drafter: proposes.
+        pace: sets widths.
+        most: drafts in one window.
+    """
+
+    key: ClassVar[Key[SpecSpeculator]]
+
+    def __init__(self, name: str, drafter: Drafter, pace: Pace, most: int) -> None:
+        self._name, self._drafter, self._pace, self._most = name, drafter, pace, most
+        self._drafts: dict[str, tuple[int, Draft]] = {}
+        """By request id: how many tokens it had, and the draft of what follows them."""
+        self._dropped: set[str] = set()
+        self._began = 0.0
+        self.figures = Figures()
+
+    def draft(self, request: Request) -> Draft:
+        """Its draft; none where the request has changed since."""
+        made_at, draft = self._drafts.get(request.id, (-1, NONE))
+        return draft if made_at == len(request.tokens) else NONE
+
+    def width(self, request: Request) -> Sequence[int]:
+        return self.draft(request).tokens
+
+    def parents(self, request: Request) -> Sequence[int]:
+        return self.draft(request).parents
+
+    def begin(self) -> None:
+        """A step's forward is about to run."""
+        self._began = time.perf_counter()
+
+    def verify(self, rows: LogitRows, chosen: Sequence[int]) -> Outcome:
+        windows = {info.request.id: info.window for info in rows.infos}
+        if windows and not any(window.prompt for window in windows.values()):
+            seconds = time.perf_counter() - self._began
+            self._pace.target.measure(sum(len(window.tokens) for window in windows.values()), seconds)
+        return super().verify(rows, chosen)
+
+    def commit(self, step: Step) -> None:
+        """What was accepted is counted and shown to the drafter."""
+        for window in step.plan.windows:
+            if window.drafts:
+                self._count(step, window)
+            if step.outcome[window.request].tokens and window.request not in step.finished:
+                self._drafter.accepted(step.requests[window.request])
+
+    def _count(self, step: Step, window: Window) -> None:
+        kept = len(step.outcome[window.request].path) - window.known
+        draft = self._drafts.get(window.request, (0, NONE))[1]
+        deepest = max((len(window.lineage(row)) for row in range(window.known, len(window.tokens))), default=0)
+        self._pace.verified(window.request, draft.key, deepest - window.known, kept)
+        self.figures.count(window.drafts, kept)
+
+    def propose(self, step: Step, forward: RunForward) -> None:
+        began = time.perf_counter()
+        wants = self._wants(step)
+        drafts = self._drafter.propose(Round(step, wants, forward)) if wants else {}
+        self._keep(wants, drafts)
+        seconds = time.perf_counter() - began
+        if self._drafter.runs_forwards:
+            self._pace.drafted(max((len(draft.tokens) for draft in drafts.values()), default=0), seconds)
+        self.figures.seconds += seconds
+
+    def _wants(self, step: Step) -> list[Want]:
+        going = [request for id, request in step.requests.items() if id not in step.finished]
+        most = {request.id: self._bound(request, step) for request in going}
+        if self._drafter.runs_forwards:
+            offers = [Offer(id, n) for id, n in most.items()]
+            most = dict(zip(most, self._pace.widths(offers, len(offers)), strict=True))
+        if self._drafter.fed:
+            self._drop(going)
+        return [Want(request, most[request.id]) for request in going if request.id not in self._dropped]
+
+    def _bound(self, request: Request, step: Step) -> int:
+        """The most drafts that the request may have next: none inside its prompt, or by its own options."""
+        if request.id in self._dropped or not step.outcome[request.id].tokens:
+            return 0
+        options = request.options.get(self._name)
+        asked = options.max_draft_tokens if isinstance(options, RequestOptions) else None
+        room = request.limit - len(request.tokens) - 1
+        return max(min(self._most if asked is None else asked, self._most, room), 0)
+
+    def _drop(self, going: Sequence[Request]) -> None:
+        """Requests whose drafts do not pay leave a fed drafter for good: it would run for them all the same."""
+        for request in going:
+            if request.id not in self._dropped and self._pace.hopeless(request.id):
+                self._dropped.add(request.id)
+                self._drafter.dropped(request)
+
+    def _keep(self, wants: Sequence[Want], drafts: Mapping[str, Draft]) -> None:
+        found = [(want, drafts[want.request.id].cut(want.most)) for want in wants if want.request.id in drafts]
+        widths = [len(draft.tokens) for _, draft in found]
+        if not self._drafter.runs_forwards:
+            offers = [Offer(want.request.id, width, draft.key) for (want, draft), width in zip(found, widths, strict=True)]
+            widths = self._pace.widths(offers, len(wants))
+        for (want, draft), width in zip(found, widths, strict=True):
+            self._drafts[want.request.id] = (len(want.request.tokens), draft.cut(width))
+
+    def added(self, request: Request) -> None:
+        """A request runs."""
+        self._drafter.added(request)
+
+    def released(self, request: Request) -> None:
+        """A request no longer runs; drafts outstanding are dropped."""
+        self._drafts.pop(request.id, None)
+        self._dropped.discard(request.id)
+        self._pace.forget(request.id)
+        self._drafter.released(request)
+
+
+SpecSpeculator.key = Key("spec_decoding.speculator", SpecSpeculator)

@@ -1,0 +1,29 @@
+"""Tiny checkpoints, and property tests that try the same cases on every machine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+settings.register_profile(
+    "fixed", derandomize=True, deadline=None, database=None, suppress_health_check=list(HealthCheck)
+)
+settings.load_profile("fixed")
+
+
+@pytest.fixture(scope="session")
+def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A random Llama of four layers, as transformers saves it."""
+    from checkpoints import save_llama
+
+    return save_llama(tmp_path_factory.mktemp("tiny-llama"))
+
+
+@pytest.fixture(scope="session")
+def short_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One of two layers, where many steps are run."""
+    from checkpoints import save_llama
+
+    return save_llama(tmp_path_factory.mktemp("short-llama"), seed=2, num_hidden_layers=2)
