@@ -16,6 +16,8 @@ from byref.cli import batch, bench, chat, config, env, generate, init, models, p
 from byref.contract.errors import ByrefError
 
 DEBUG = "--debug"
+EXTENDED = (["bench"],)
+"""Commands without arguments of their own: plugins may add some below them, `byref bench <word>`."""
 
 
 def build() -> typer.Typer:
@@ -87,11 +89,15 @@ def _root(
     """An LLM inference runtime whose features are plugins."""
 
 
-def _add_plugin_command(app: typer.Typer, arguments: Sequence[str]) -> None:
-    """Add the command that is asked for, if it is a plugin's. Plugins are loaded for no other."""
+def _add_plugin_command(app: typer.Typer, arguments: list[str]) -> None:
+    """Add the command that is asked for, if it is a plugin's. Plugins are loaded for no other. The two words of one
+    below a command of ours become one argument."""
+    if arguments[:1] in EXTENDED and arguments[1:2] and not arguments[1].startswith("-"):
+        arguments[:2] = [" ".join(arguments[:2])]
     name = next(iter(arguments), "-")
     own = [*(command.name or "" for command in app.registered_commands), *(g.name or "" for g in app.registered_groups)]
-    if name.startswith("-") or name in own or difflib.get_close_matches(name, own):
+    mistyped = " " not in name and difflib.get_close_matches(name, own)
+    if name.startswith("-") or name in own or mistyped:
         return
     from pkgutil import resolve_name
 

@@ -12,12 +12,11 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from byref.contract.requests import Request
 from byref.contract.roles import DRAFT, Site, Sizing
 from byref.contract.specs import EmbedSpec, Spec, TapSpec
-from byref.contract.step import Step, Wanted, Window
+from byref.contract.step import Verdict, Wanted, Window
 from byref_spec_decoding.drafter import Draft, Drafter, Round, Want
-from byref_spec_decoding.rollout import follow, pick
+from byref_spec_decoding.growth import Chain, Growth, Tree
 from byref_spec_decoding.state import SpecForwardState
 
 if TYPE_CHECKING:
@@ -35,6 +34,7 @@ class FedDrafter(Drafter):
     fed = True
     own_tap = "last"
     """Where the head's own hidden state is tapped, which its next step is fed."""
+    branches = 1
 
     def __init__(self, options: Any, most: int, *, tree: bool) -> None:
         super().__init__(options, most, tree=tree)
@@ -69,39 +69,37 @@ class FedDrafter(Drafter):
             self.state.feed(ctx)
 
     def propose(self, round: Round) -> Mapping[str, Draft]:
-        wants = {want.request.id: want for want in round.wants}
-        windows = [first(round.step, want) for want in round.wants]
-        drafted: dict[str, list[int]] = {id: [] for id in wants}
-        for draft_step in range(max(1, *(want.most for want in round.wants))):
-            if not windows:
+        """Step 0 for every request, then as many steps as the widest chain or deepest tree takes."""
+        computed = {window.request: window for window in round.step.plan.windows}
+        windows = [first(computed[want.request.id], round.step.outcome[want.request.id], want) for want in round.wants]
+        logits = round.forward(DRAFT, windows, self.state.lend(), 0)
+        wanting = [want for want in round.wants if want.most]
+        roots = [window for window in windows if window.wanted is not Wanted.NONE]
+        grown = [(Tree if self.tree else Chain)(*pair, self) for pair in zip(wanting, roots, strict=True)]
+        going = self._grow(grown, logits, 0)
+        for draft_step in range(1, self.most):
+            if not going:
                 break
-            logits = round.forward(DRAFT, windows, self.state.lend(), draft_step)
-            windows = [window for window in windows if window.wanted is not Wanted.NONE]
-            for window, row in zip(windows, logits, strict=True):
-                request = wants[window.request].request
-                drafted[request.id].append(pick(row, request, len(request.tokens) + draft_step, self.ids))
-            going = [window for window in windows if len(drafted[window.request]) < wants[window.request].most]
-            windows = [continued(window, drafted[window.request][-1]) for window in going]
-        return {id: Draft(tuple(tokens)) for id, tokens in drafted.items() if tokens}
+            logits = round.forward(DRAFT, [one.window() for one in going], self.state.lend(), draft_step)
+            going = self._grow(going, logits, draft_step)
+        return {one.request.id: one.draft() for one in grown}
+
+    @staticmethod
+    def _grow(grown: Sequence[Growth], logits: Tensor, draft_step: int) -> list[Growth]:
+        """Hand each its rows of the logits; those that go on."""
+        rows = iter(logits.split([len(one.window().wanted_rows()) if draft_step else 1 for one in grown]))
+        return [one for one in grown if one.grow(next(rows), draft_step)]
 
 
-def first(step: Step, want: Want) -> Window:
+def first(window: Window, verdict: Verdict, want: Want) -> Window:
     """Every row that the target computed and kept, with the token that follows it."""
-    request: Request = want.request
-    window = next(window for window in step.plan.windows if window.request == request.id)
-    path = step.outcome[request.id].path
-    tokens = tuple(request.tokens[window.start + 1 : window.start + 1 + len(path)])
+    path, start = verdict.path, window.start
     return replace(
         window,
         role=DRAFT,
-        tokens=tokens,
+        tokens=tuple(want.request.tokens[start + 1 : start + 1 + len(path)]),
         drafts=0,
         parents=(),
         wanted=Wanted.LAST if want.most else Wanted.NONE,
         from_rows=path,
     )
-
-
-def continued(window: Window, token: int) -> Window:
-    """The row of a draft, fed by the head's own row before."""
-    return replace(follow(window, token), from_rows=(len(window.tokens) - 1,))

@@ -32,7 +32,7 @@ class Int8Linear:
         self._apply = torch.ops.quantized.linear_dynamic
 
     def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor:
-        y = self._apply(x.float(), self._packed, reduce_range=True).to(x.dtype)
+        y: Tensor = self._apply(x.float(), self._packed, reduce_range=True).to(x.dtype)
         return y if residual is None else y.add_(residual)
 
 

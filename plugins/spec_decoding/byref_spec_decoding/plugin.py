@@ -56,6 +56,7 @@ class SpecDecoding(Plugin[Options]):
         for architecture, target in self._drafter.architectures().items():
             registry.model(architecture, target)
         registry.drafts(self.options.max_draft_tokens)
+        registry.command("bench spec", "byref_spec_decoding.bench:bench_spec")
 
     def _drafter_options(self, chosen: type[Drafter]) -> Any:
         try:

@@ -12,7 +12,7 @@ from byref.contract.roles import DRAFT, TARGET, RunForward, Sizing
 from byref.contract.step import Wanted, Window
 from byref.engine.noise import gumbel, stream
 from byref.engine.processing import scale, survivors
-from byref_spec_decoding.drafter import Draft, Round, Want
+from byref_spec_decoding.drafter import Draft, Round
 
 HEAD = 64
 """Of so many likeliest tokens a drafter draws: what lies behind them is next to never accepted."""
@@ -81,20 +81,32 @@ def pack(windows: Sequence[Window], most: int) -> Iterator[list[Window]]:
 
 
 def pick(logits: Tensor, request: Request, position: int, ids: Tensor | None = None) -> int:
-    """The drafter's token for a position: drawn with the noise that the target will draw with, so that the two agree
-    as often as their distributions let them.
+    """The drafter's token for a position, as the first of `rank`."""
+    if request.params.temperature == 0 and logits.is_cpu:  # numpy's argmax is many times as fast there
+        likeliest = int(logits.float().numpy().argmax())
+        return likeliest if ids is None else int(ids[likeliest])
+    return rank(logits, request, position, 1, ids)[0][0]
+
+
+def rank(
+    logits: Tensor, request: Request, position: int, n: int, ids: Tensor | None = None
+) -> tuple[list[int], list[float]]:
+    """The drafter's n best tokens for a position, and the logarithm of each one's share: in the order that the noise
+    gives them which the target will draw with, so that the two agree as often as their distributions let them.
 
     Args:
         logits: [vocabulary] of the drafter.
         request: whose.
         position: index in the sequence of the token that is drafted.
+        n: at most so many.
         ids: [vocabulary] int64: the target's ids of the drafter's tokens, where they are not the same.
     """
     params = request.params
-    if params.temperature == 0:
-        likeliest = int(logits.float().numpy().argmax()) if logits.is_cpu else int(logits.argmax())
-        return likeliest if ids is None else int(ids[likeliest])
     values, tokens = logits.float().topk(min(HEAD, len(logits)))
     tokens = tokens if ids is None else ids[tokens]
-    at, kept = survivors(scale(values, params.temperature), params)
-    return int(tokens[at[(gumbel([stream(request.seed, position)], tokens[at])[0] + kept).argmax()]])
+    if params.temperature > 0:
+        at, values = survivors(scale(values, params.temperature), params)
+        tokens = tokens[at]
+        values = gumbel([stream(request.seed, position)], tokens)[0] + values
+    shares, order = values.log_softmax(0).topk(min(n, len(values)))
+    return tokens[order].tolist(), shares.tolist()

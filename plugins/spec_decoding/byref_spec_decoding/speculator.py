@@ -117,7 +117,9 @@ class SpecSpeculator(State, PlainSpeculator):
         found = [(want, drafts[want.request.id].cut(want.most)) for want in wants if want.request.id in drafts]
         widths = [len(draft.tokens) for _, draft in found]
         if not self._drafter.runs_forwards:
-            offers = [Offer(want.request.id, width, draft.key) for (want, draft), width in zip(found, widths, strict=True)]
+            offers = [
+                Offer(want.request.id, width, draft.key) for (want, draft), width in zip(found, widths, strict=True)
+            ]
             widths = self._pace.widths(offers, len(wants))
         for (want, draft), width in zip(found, widths, strict=True):
             self._drafts[want.request.id] = (len(want.request.tokens), draft.cut(width))

@@ -27,3 +27,11 @@ def short_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     from checkpoints import save_llama
 
     return save_llama(tmp_path_factory.mktemp("short-llama"), seed=2, num_hidden_layers=2)
+
+
+@pytest.fixture(scope="session")
+def one_layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One of a single layer, where many engines are started."""
+    from checkpoints import save_llama
+
+    return save_llama(tmp_path_factory.mktemp("one-layer"), seed=3, num_hidden_layers=1)

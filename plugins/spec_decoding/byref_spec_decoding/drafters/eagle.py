@@ -25,6 +25,8 @@ class EagleOptions(BaseModel):
     """The head's checkpoint."""
     version: Literal[1, 3] = 3
     """1 also stands for EAGLE-2, whose heads are the same."""
+    branches: int = Field(default=3, ge=1)
+    """Of a tree: so many tokens are tried after each node, and so many nodes of a layer are continued."""
 
 
 class Eagle(FedDrafter):
@@ -35,6 +37,7 @@ class Eagle(FedDrafter):
 
     def __init__(self, options: EagleOptions, most: int, *, tree: bool) -> None:
         super().__init__(options, most, tree=tree)
+        self.branches = options.branches
         self._taps: dict[tuple[str, int], int] = {}
 
     @classmethod

@@ -1,0 +1,92 @@
+"""Speculative decoding against plain decoding, in turn: repetitive and free text, one stream, by drafter and dtype.
+
+The prompts are in `benchmarks/prompts`. Ends with 1 where a bound is missed, unless --report.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from common import arguments, config, machine, model_or_skip, picture, table, write
+
+from byref.contract.requests import SamplingParams
+from byref_spec_decoding.bench import read_jobs
+from byref_spec_decoding.measure import Measured, compare, ways
+
+PROMPTS = Path(__file__).parent / "prompts"
+TEXTS = ("repetitive", "free")
+DRAFTERS = ("ngram", "suffix", "self")
+NEW = 160
+
+
+def main() -> None:
+    parser = arguments(__doc__)
+    parser.add_argument("--drafter", action="append", help="instead of " + ", ".join(DRAFTERS))
+    parser.add_argument("--dtype", action="append", help="instead of bfloat16 and float32")
+    parser.add_argument("--text", action="append", choices=TEXTS)
+    parser.add_argument("--report", action="store_true", help="print only: no bound")
+    options = parser.parse_args()
+    path, before = model_or_skip(options.model), machine()
+    rows: list[dict[str, Any]] = []
+    for dtype in options.dtype or ("bfloat16", "float32"):
+        settings = config(path, options.threads, dtype=dtype, max_context=2048)
+        for text in options.text or TEXTS:
+            new = 8 if options.quick else NEW
+            jobs = read_jobs(settings, PROMPTS / f"{text}.jsonl", SamplingParams(max_tokens=new, ignore_eos=True))
+            jobs = jobs[:1] if options.quick else jobs
+            measured = compare(dict(ways(settings, options.drafter or DRAFTERS)), jobs, 1, options.repeat)
+            rows += [_row(dtype, text, one, measured[0]) for one in measured]
+    table(SHOWN, [[row[name] for name in SHOWN] for row in rows])
+    if not options.quick:
+        write("spec", {"machine": before, "threads": options.threads, "new": NEW, "rows": rows})
+        _draw(rows)
+    sys.exit(bool(missed(rows)) and not options.report and not options.quick)
+
+
+SHOWN = ("dtype", "text", "name", "tokens/s", "ratio", "drafted", "accepted", "per window", "drafting", "equal")
+
+
+def _row(dtype: str, text: str, one: Measured, plain: Measured) -> dict[str, Any]:
+    return {
+        "dtype": dtype,
+        "text": text,
+        **asdict(one),
+        "tokens/s": round(one.rate, 1),
+        "ratio": round(one.ratio(plain), 3),
+        "per window": round(one.accepted / one.windows, 2) if one.windows else 0.0,
+        "drafting": round(one.drafting / one.seconds[-1], 4),
+        "equal": one.same,
+    }
+
+
+def missed(rows: list[dict[str, Any]]) -> list[str]:
+    """The bounds of bf16 that do not hold, each in a sentence."""
+    ratio = {(row["text"], row["name"]): row["ratio"] for row in rows if row["dtype"] == "bfloat16"}
+    lookup = [ratio[key] for key in (("repetitive", "ngram"), ("repetitive", "suffix")) if key in ratio]
+    found = [f"lookup on repetitive text: {max(lookup)} < 1.8"] if lookup and max(lookup) < 1.8 else []
+    bounds = {"ngram": 0.97, "suffix": 0.97, "self": 1.2}
+    free = {name: ratio[key] for name in bounds if (key := ("free", name)) in ratio}
+    found += [f"{name} on free text: {free[name]} < {bounds[name]}" for name in free if free[name] < bounds[name]]
+    for sentence in found:
+        print("missed:", sentence)
+    return found
+
+
+def _draw(rows: list[dict[str, Any]]) -> None:
+    """Ratios to plain decoding."""
+    groups = sorted({(row["dtype"], row["text"]) for row in rows})
+    with picture("spec", len(groups)) as figure:
+        for axes, group in zip(figure.axes, groups, strict=True):
+            mine = [row for row in rows if (row["dtype"], row["text"]) == group]
+            bars = axes.bar([row["name"] for row in mine], [row["ratio"] for row in mine])
+            axes.bar_label(bars, fmt="%.2f")
+            axes.axhline(1.0, color="grey", linewidth=0.8)
+            axes.set(title=", ".join(group), ylabel="tokens/s over plain decoding")
+            axes.margins(y=0.1)
+
+
+if __name__ == "__main__":
+    main()
