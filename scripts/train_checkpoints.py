@@ -32,7 +32,7 @@ def main() -> None:
     parts.write_held_out(asked.out, text, plan)
     for name in asked.parts or parts.PARTS:
         if not asked.measure:
-            parts.PARTS[name].train(asked.out, text, plan)
+            parts.PARTS[name].train(asked.out, text, plan, name)
         print(parts.PARTS[name].measure(asked.out, text, plan), flush=True)
 
 

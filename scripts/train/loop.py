@@ -67,4 +67,4 @@ def optimise(
             recent = sum(seen[-50:]) / len(seen[-50:])
             print(f"{name} {step}/{steps} loss {recent:.4f} {time.perf_counter() - start:.0f}s", flush=True)
     last = seen[-max(1, steps // 10) :]
-    return sum(last) / len(last)
+    return sum(last) / max(1, len(last))

@@ -63,26 +63,29 @@ class Part:
     run: Callable[[Path, Text, Plan], None]
     figures: Callable[[Path, Text, Sizes], Figures]
 
-    def train(self, out: Path, text: Text, plan: Plan) -> None:
-        """Train, write the folder, note the text, the versions, the plan and the time."""
+    def train(self, out: Path, text: Text, plan: Plan, name: str) -> None:
+        """Train, write the folder, note the text, the versions, and under the part's name its stage and its time."""
         start = time.perf_counter()
         (out / self.folder).mkdir(parents=True, exist_ok=True)
         self.run(out, text, plan)
         versions = {"torch": torch.__version__, "transformers": transformers.__version__}
         sizes = {"train": len(text.train), "held_out": len(text.held_out), "digest": text.digest}
         seconds = round(time.perf_counter() - start)
-        self._note(out, {"text": sizes, "versions": versions, "plan": asdict(plan), "seconds": seconds})
+        own = {"stage": asdict(getattr(plan, name)), "seconds": seconds}
+        self._note(out, {"text": sizes, "versions": versions, "parts": self._noted(out).get("parts", {}) | {name: own}})
 
     def measure(self, out: Path, text: Text, plan: Plan) -> Figures:
         """Measure the folder, note the figures there and return them."""
         found = self.figures(out, text, plan.sizes)
-        self._note(out, {"figures": found})
+        self._note(out, {"sizes": asdict(plan.sizes), "figures": found})
         return found
 
     def _note(self, out: Path, said: dict[str, Any]) -> None:
+        write_json(out / self.folder / "training.json", self._noted(out) | said)
+
+    def _noted(self, out: Path) -> dict[str, Any]:
         path = out / self.folder / "training.json"
-        known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-        write_json(path, known | said)
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
 
 
 def write_held_out(out: Path, text: Text, plan: Plan) -> None:

@@ -29,6 +29,7 @@ from train.loop import Stage  # noqa: E402
 from train.ngram import NGram, lookup  # noqa: E402
 from train.target import hiddens, llama  # noqa: E402
 
+NAMES = (LLAMA, EAGLE, DENSE, SPARSE)
 CHECKPOINTS = ROOT / "tests" / "data" / "checkpoints"
 MICRO = parts.Plan(
     **dict.fromkeys(("llama", "eagle", "deepseek", "mtp"), Stage(2, 2, 48)),
@@ -46,8 +47,8 @@ def text():
 def trained(tmp_path_factory, text):
     out = tmp_path_factory.mktemp("checkpoints")
     parts.write_held_out(out, text, MICRO)
-    for part in parts.PARTS.values():
-        part.train(out, text, MICRO)
+    for name, part in parts.PARTS.items():
+        part.train(out, text, MICRO, name)
         part.measure(out, text, MICRO)
     return out
 
@@ -69,6 +70,27 @@ def test_each_part_writes_its_figures(trained):
     assert all(said["text"]["digest"] for said in found.values())
     assert found[EAGLE]["figures"]["accepted"].keys() == {"head", "lookup", "place_1", "place_2", "place_3"}
     assert found[SPARSE]["figures"]["bits_per_byte_long"]["length"] == 128
+
+
+def test_committed_figures_hold_what_the_checkpoints_promise():
+    found = {name: json.loads((CHECKPOINTS / name / "training.json").read_text())["figures"] for name in NAMES}
+    for name in (EAGLE, DENSE, SPARSE):
+        assert found[name]["accepted"]["head"] > max(1.5, found[name]["accepted"]["lookup"])
+    for name in (LLAMA, DENSE, SPARSE):
+        assert found[name]["bits_per_byte"]["model"] < found[name]["bits_per_byte"]["ngram_5"]
+    long = found[SPARSE]["bits_per_byte_long"]
+    assert long["length"] == 1024
+    assert long["index_topk"] <= long["length"] // 8
+    assert long["selected"] < 1.02 * long["dense"]
+    assert long["shuffled"] > 1.05 * long["dense"]
+
+
+def test_committed_drafts_are_accepted_as_their_figure_says():
+    target = save.load_llama(CHECKPOINTS / LLAMA)
+    prompts = torch.tensor(json.loads((CHECKPOINTS / "held_out.json").read_text())["prompts"])[::6]
+    texts = measure.continued(lambda ids: target(input_ids=ids).logits, prompts, 32)
+    head, taps = save.load_eagle(CHECKPOINTS / EAGLE, target), hiddens(target, texts, AUX_LAYERS)[0]
+    assert measure.acceptance(head, taps, texts, prompts.shape[1])["head"] > 1.5
 
 
 def test_byref_and_transformers_continue_alike(trained):

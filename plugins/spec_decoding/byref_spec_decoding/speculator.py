@@ -36,6 +36,8 @@ class SpecSpeculator(State, PlainSpeculator):
         self._name, self._drafter, self._pace, self._most = name, drafter, pace, most
         self._drafts: dict[str, tuple[int, Draft]] = {}
         """By request id: how many tokens it had, and the draft of what follows them."""
+        self._right: dict[str, int] = {}
+        """By request id: drafts that its last window proved right."""
         self._dropped: set[str] = set()
         self._began = 0.0
         self.figures = Figures()
@@ -60,7 +62,9 @@ class SpecSpeculator(State, PlainSpeculator):
         if windows and not any(window.prompt for window in windows.values()):
             seconds = time.perf_counter() - self._began
             self._pace.target.measure(sum(len(window.tokens) for window in windows.values()), seconds)
-        return super().verify(rows, chosen)
+        outcome = super().verify(rows, chosen)
+        self._right = {id: len(verdict.path) - windows[id].known for id, verdict in outcome.items()}
+        return outcome
 
     def commit(self, step: Step) -> None:
         """What was accepted is counted and shown to the drafter."""
@@ -71,11 +75,12 @@ class SpecSpeculator(State, PlainSpeculator):
                 self._drafter.accepted(step.requests[window.request])
 
     def _count(self, step: Step, window: Window) -> None:
-        kept = len(step.outcome[window.request].path) - window.known
+        right = self._right[window.request]
         draft = self._drafts.get(window.request, (0, NONE))[1]
         deepest = max((len(window.lineage(row)) for row in range(window.known, len(window.tokens))), default=0)
-        self._pace.verified(window.request, draft.key, deepest - window.known, kept)
-        self.figures.count(window.drafts, kept)
+        self._pace.verified(window.request, draft.key, deepest - window.known, right)
+        # What ends a request cuts drafts that were right: they say what drafts are worth, and are no tokens.
+        self.figures.count(window.drafts, min(len(step.outcome[window.request].tokens), right))
 
     def propose(self, step: Step, forward: RunForward) -> None:
         began = time.perf_counter()

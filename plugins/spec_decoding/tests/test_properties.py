@@ -77,7 +77,9 @@ def test_guesses_are_well_formed(text, more, depth, most, likely, tree):
     if not tree:
         assert found.parents == list(range(-1, len(found.tokens) - 1))
     assert len({*zip(found.parents, found.tokens, strict=True)}) == len(found.tokens)
-    chances = [guess(trie, context, n, shortest=1, likely=likely, tree=tree).expected for n in range(len(found.tokens) + 1)]
+    chances = [
+        guess(trie, context, n, shortest=1, likely=likely, tree=tree).expected for n in range(len(found.tokens) + 1)
+    ]
     steps = [after - before for before, after in zip(chances, chances[1:], strict=False)]
     assert all(likely - 1e-9 <= step <= 1 + 1e-9 for step in steps)
     assert all(after <= before + 1e-9 for before, after in zip(steps, steps[1:], strict=False))

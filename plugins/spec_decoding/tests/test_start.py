@@ -50,7 +50,9 @@ class PerRequest(Pools):
     more = {"per": "request", "versions": 9}
 
 
-@pytest.mark.parametrize(("rival", "name", "other"), [(Rival, "scripted", "doubles"), (Ngrams, "ngram", "spec_decoding")])
+@pytest.mark.parametrize(
+    ("rival", "name", "other"), [(Rival, "scripted", "doubles"), (Ngrams, "ngram", "spec_decoding")]
+)
 def test_a_name_taken_twice_names_both_plugins(one_layer, rival, name, other):
     with pytest.raises(PluginError, match=f"the drafter '{name}' is announced twice") as error:
         start_with(one_layer, name, plugins={"rival": rival})
@@ -83,7 +85,7 @@ def test_a_wrong_option_of_a_drafter_is_named(one_layer, name, options, what):
 
 @pytest.mark.parametrize("table", [{"max_draft_tokens": 0}, {"max_draft_tokens": 64}, {"max_drafts": 4}], ids=str)
 def test_a_wrong_option_of_the_plugin_is_named(one_layer, table):
-    with pytest.raises(ConfigError, match=next(iter(table))):
+    with pytest.raises(PluginError, match=next(iter(table))):
         start_with(one_layer, "ngram", table)
 
 

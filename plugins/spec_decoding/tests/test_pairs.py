@@ -1,0 +1,160 @@
+"""Speculation beside every other feature: what comes is what comes without it, and nothing is left over."""
+
+from __future__ import annotations
+
+import doubles
+import pytest
+from doubles import Watch, assert_idle_with, assert_same, compare, plain, start_with
+from engines import finish, greedy, one_per_step, together
+from seams import Grammar
+
+from byref.contract import API_VERSION, Plugin, PluginInfo, SamplingParams, hookimpl
+from byref.contract.requests import Reason
+from byref.contract.roles import DRAFT, TARGET
+
+SHARED = [11, 7, 30, 2, 2, 90, 14, 5, 61]
+PROMPTS = [[5, 9, 77, 3, 2, 8, 5, 9, 77], [*SHARED, 2, 3, 40], [7, 7, 7], [*SHARED, 8, 1], list(range(1, 30))]
+HOT = SamplingParams(max_tokens=16, temperature=0.9, top_k=40, seed=5, ignore_eos=True)
+DRAFTERS = {
+    "ngram": {"options": {"shortest": 1}, "max_draft_tokens": 5},
+    "suffix": {"options": {"shortest": 1, "likely": 0.0}, "tree": True, "max_draft_tokens": 6},
+    "draft_model": {"options": {}, "max_draft_tokens": 3},
+    "self": {"options": {"layers": 1, "weights": "target"}, "max_draft_tokens": 3},
+}
+PAGES = {"paged_kv": {"page_size": 4}}
+
+
+class Events(Plugin):
+    """Notes why requests leave their rows."""
+
+    info = PluginInfo(api_version=API_VERSION)
+
+    def __init__(self, name, options):
+        super().__init__(name, options)
+        self.reasons: list[Reason] = []
+
+    @hookimpl
+    def request_released(self, request, reason):
+        self.reasons.append(reason)
+
+
+@pytest.fixture(params=DRAFTERS)
+def own(request, one_layer):
+    """A drafter's name and table."""
+    table = DRAFTERS[request.param]
+    if request.param == "draft_model":
+        table = {**table, "options": {"model": str(one_layer)}}
+    return request.param, table
+
+
+def test_log_probabilities_of_prompt_and_tokens(short_llama, own):
+    compare(short_llama, own[0], PROMPTS[:3], HOT.model_copy(update={"logprobs": 3, "prompt_logprobs": 2}), own[1])
+
+
+@pytest.mark.parametrize("pages", [{}, PAGES], ids=["contiguous", "pages"])
+def test_several_choices(short_llama, own, pages):
+    params = HOT.model_copy(update={"n": 3, "logprobs": 1})
+    found, _ = compare(short_llama, own[0], PROMPTS[:2], params, own[1], tables=pages)
+    assert len({one.token_ids for one in found[0].choices}) > 1
+
+
+@pytest.mark.parametrize("chunk", [1, 3])
+def test_prompts_in_chunks_beside_drafts(short_llama, own, chunk):
+    _, figures = compare(short_llama, own[0], PROMPTS, HOT, own[1], serve=one_per_step, chunk=chunk, max_rows=24)
+    assert figures["drafted"] > 0
+
+
+def test_a_grammar_of_another_plugin_sees_drafts(short_llama, own):
+    for params in (greedy(16), HOT):
+        compare(short_llama, own[0], PROMPTS[:3], params, own[1], plugins={"grammar": Grammar})
+
+
+def test_prefix_cache_with_some_requests_off_or_bounded(short_llama, own):
+    """The same prompts again and again, whole answers too; at most so many drafts as each request allows."""
+    table, bounds = {**own[1], "options": dict(own[1]["options"])}, [None, 0, 1, 2, 0]
+    expected = plain(short_llama, PROMPTS, HOT)
+    prompts = [*PROMPTS, *([*done.prompt_ids, *done.token_ids] for done in expected)]
+    again = plain(short_llama, prompts, HOT)
+    with start_with(short_llama, own[0], table, tables=PAGES) as engine:
+        for _ in range(2):
+            ids = [
+                engine.add(prompt, HOT, options={} if most is None else {"spec_decoding": {"max_draft_tokens": most}})
+                for prompt, most in zip(prompts, bounds * 2, strict=True)
+            ]
+            found = finish(engine, ids)
+            assert_same(found, again)
+            assert_idle_with(engine)
+            for done, most in zip(found, bounds * 2, strict=True):
+                assert most is None or done.drafts.drafted <= most * done.drafts.windows
+                assert most != 0 or done.drafts.windows == 0
+        assert all(done.cached_tokens >= 4 for done in found if len(done.prompt_ids) > 8)
+
+
+def test_a_request_that_is_off_computes_no_row_of_a_draft_model(one_layer, short_llama):
+    table = {"options": {"model": str(one_layer)}}
+    with start_with(short_llama, "draft_model", table, {"watch": Watch}) as engine:
+        off = {"spec_decoding": {"max_draft_tokens": 0}}
+        finish(engine, [engine.add(PROMPTS[0], HOT, options=off)])
+        lengths = [held.lengths for held in doubles.plugin(engine, "watch").held]
+        assert all(length[DRAFT] == 0 < length[TARGET] for length in lengths)
+
+
+@pytest.mark.parametrize(
+    "pages", [{}, {"paged_kv": {"page_size": 4, "prefix_cache": False}}], ids=["contiguous", "pages"]
+)
+def test_preemption_with_drafts_outstanding(short_llama, own, pages):
+    expected = plain(short_llama, PROMPTS, HOT)
+    with start_with(short_llama, own[0], own[1], {"events": Events}, pages, kv_tokens=64, max_context=60) as engine:
+        for serve in (together, one_per_step):
+            assert_same(serve(engine, PROMPTS, HOT), expected)
+            assert_idle_with(engine)
+        assert Reason.PREEMPTED in doubles.plugin(engine, "events").reasons
+
+
+@pytest.mark.parametrize("pages", [{}, PAGES], ids=["contiguous", "pages"])
+def test_abort_with_drafts_outstanding(short_llama, own, pages):
+    """Whenever one is aborted, the others go on as if it had not been there."""
+    expected = plain(short_llama, PROMPTS, HOT)
+    with start_with(short_llama, own[0], own[1], tables=pages, chunk=8) as engine:
+        for steps in range(1, 8):
+            ids, done = [engine.add(prompt, HOT) for prompt in PROMPTS], {}
+            for _ in range(steps):
+                done |= {chunk.request_id: chunk.completion for chunk in engine.step() if chunk.completion}
+            gone = engine.abort(ids[steps % 3])
+            if gone is not None:
+                assert gone.token_ids == expected[steps % 3].token_ids[: len(gone.token_ids)]
+            left = [i for i in range(len(ids)) if i != steps % 3]
+            assert_same(finish(engine, [ids[i] for i in left], done), [expected[i] for i in left])
+            assert_idle_with(engine)
+
+
+@pytest.mark.parametrize("batch", [1, 2, 5, 16])
+def test_batches_of_unequal_draft_lengths(short_llama, batch):
+    prompts = [[3 + i, *range(40, 41 + i % 5), 9] for i in range(batch)]
+    each = [HOT.model_copy(update={"seed": i, "max_tokens": 8 + i, "temperature": 0.4 * (i % 4)}) for i in range(batch)]
+    for right in (0, 2, 9):
+        table = {"max_draft_tokens": 6, "options": {"right": right, "uneven": True}}
+        _, figures = compare(short_llama, "scripted", prompts, each, table, max_requests=16, max_rows=128)
+        assert (figures["accepted"] > 0) == (right > 0)
+
+
+def test_rows_run_short_of_drafts(short_llama):
+    """A step has room for a row of each request and a few drafts: the last in line get none."""
+    prompts = [[3 + i, 9, 40] for i in range(8)]
+    for right in (1, 9):
+        table = {"max_draft_tokens": 6, "options": {"right": right}}
+        compare(short_llama, "scripted", prompts, HOT, table, max_rows=11)
+
+
+def test_priorities(short_llama, own):
+    """Who goes first ends first, with its own tokens."""
+    expected = plain(short_llama, PROMPTS, HOT)
+    priorities = [3, 1, 2, 0, 4]
+    with start_with(short_llama, own[0], own[1], policy="priority", max_requests=1) as engine:
+        ids = [engine.add(p, HOT, priority=n) for p, n in zip(PROMPTS, priorities, strict=True)]
+        ended = [chunk.request_id for chunk in engine.follow(*ids) if chunk.completion is not None]
+        assert [priorities[ids.index(id)] for id in ended] == sorted(priorities)
+    with start_with(short_llama, own[0], own[1], policy="priority", max_requests=2) as engine:
+        ids = [engine.add(p, HOT, priority=n) for p, n in zip(PROMPTS, priorities, strict=True)]
+        assert_same(finish(engine, ids), expected)
+        assert_idle_with(engine)
