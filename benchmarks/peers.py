@@ -164,18 +164,22 @@ def agreement(ours: Sequence[Sequence[int]], theirs: Sequence[Sequence[int]]) ->
     return statistics.mean(shares)
 
 
-def measure(engine: Engine, peer: Any, workload: Workload, repeat: int) -> dict[str, Any]:
-    """Both engines in turn, warmed up on the workload itself; medians."""
+def measure(
+    engine: Engine, peer: Any, workload: Workload, repeat: int, before: Callable[[], object] = lambda: None
+) -> dict[str, Any]:
+    """Both engines in turn, warmed up on the workload itself; medians. `before` is called before each run."""
     prompts, new = workload.prompts(engine), workload.new
     runs: dict[str, Callable[[int], tuple[Run, list[tuple[int, ...]]]]] = {
         OURS: lambda n: ours(engine, prompts, n),
         PEER: lambda n: theirs(peer, prompts, n),
     }
     for run in runs.values():
+        before()
         run(min(new, 8))
     found: dict[str, list[Run]] = {name: [] for name in runs}
     texts: dict[str, list[tuple[int, ...]]] = {}
     for _, name in alternating(list(runs), repeat):
+        before()
         figures, texts[name] = runs[name](new)
         found[name].append(figures)
     medians = {name: _median(results) for name, results in found.items()}

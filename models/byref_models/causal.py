@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
@@ -61,9 +61,10 @@ class CausalLM:
         """Layer `i`: a `Block`, unless `__call__` knows better."""
         raise NotImplementedError
 
-    def numbers(self, config: PretrainedConfig) -> range:
-        """Which layers of the checkpoint it has."""
-        return range(config.num_hidden_layers)
+    def numbers(self, config: PretrainedConfig) -> Sequence[int]:
+        """Which layers of the checkpoint it has: all, but for those that a role's overrides leave out."""
+        left_out = getattr(config, "left_out", ())
+        return [i for i in range(config.num_hidden_layers) if i not in left_out]
 
     def norm_name(self, config: PretrainedConfig) -> str:
         """Of the last norm."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from byref.contract.errors import ModelError
 from byref.contract.specs import HashMoESpec, LinearSpec, NormSpec, Part
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from byref.contract.context import ForwardContext
     from byref.contract.model import Ask
-    from byref.contract.specs import MoESpec
+    from byref.contract.specs import MoESpec, Spec
 
 MODULES: Final = 8
 """Draft modules that names are known of; a checkpoint may carry more than its configuration says."""
@@ -64,7 +64,7 @@ class StreamLayer:
         self.attention = CompressedAttention(config, ask, i)
         self.around_attention = HyperConnection(config, ask, i, f"model.layers.{i}.attn_hc")
         self.around_experts = HyperConnection(config, ask, i, f"model.layers.{i}.ffn_hc")
-        spec = experts(config, ask.role, i)
+        spec: Spec[Any] = experts(config, ask.role, i)
         self._hashed = isinstance(spec, HashMoESpec)
         self.experts = ask(self, "experts", spec)
 

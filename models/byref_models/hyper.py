@@ -77,4 +77,5 @@ class StreamHead(_Mixer):
     def __call__(self, x: Tensor) -> Tensor:
         """x [rows, streams, width] -> [rows, width]."""
         mixed = self._mix(x) * self.scale() + self.base()  # type: ignore[attr-defined]
-        return ((torch.sigmoid(mixed) + self._eps).unsqueeze(-1) * x).sum(1).to(x.dtype)
+        one: Tensor = ((torch.sigmoid(mixed) + self._eps).unsqueeze(-1) * x).sum(1)
+        return one.to(x.dtype)

@@ -232,9 +232,7 @@ def gated_mlp(
 class Attention(Protocol):
     """The first half of a layer: x [rows, hidden] -> [rows, hidden], plus `residual` where given."""
 
-    def __call__(
-        self, x: Tensor, positions: Tensor, ctx: ForwardContext, residual: Tensor | None = None
-    ) -> Tensor: ...
+    def __call__(self, x: Tensor, positions: Tensor, ctx: ForwardContext, residual: Tensor | None = None) -> Tensor: ...
 
 
 class DecoderLayer:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from byref.contract.errors import ModelError
 from byref.contract.specs import (
@@ -32,9 +32,15 @@ LATENT_EPS = 1e-6
 class Indexer(Protocol):
     """Chooses what the attention of one layer sees, before it attends."""
 
-    parts: tuple[Part, ...]
-    """What it wants of the layer's normed input."""
-    selection: SelectionSpec
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """What it wants of the layer's normed input."""
+        ...
+
+    @property
+    def selection(self) -> SelectionSpec:
+        """What the attention sees."""
+        ...
 
     def __call__(self, q_latent: Tensor, own: Tensor, positions: Tensor, ctx: ForwardContext) -> None:
         """q_latent [rows, q rank] normed; own [rows, the parts' rows]."""
@@ -140,7 +146,7 @@ def _attention(config: PretrainedConfig, role: str, i: int, indexer: Indexer | N
     )
 
 
-def latent_layout(config: PretrainedConfig) -> str:
+def latent_layout(config: PretrainedConfig) -> Literal["half", "interleaved"]:
     """How the attention's rotary elements are paired: DeepSeek-V3's configuration may say, the later ones only interleave."""
     return "interleaved" if getattr(config, "rope_interleave", True) else "half"
 

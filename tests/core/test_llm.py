@@ -98,7 +98,7 @@ def test_a_wrong_parameter_is_one_sentence_that_names_it(llm, call):
     with pytest.raises(RequestError) as error:
         call(llm)
     sentence = "temperature: input should be greater than or equal to 0, got -1"
-    assert str(error.value) == f"{sentence}\n  in: sampling parameters, temperature\n  try: correct the value"
+    assert str(error.value) == f"{sentence}\n  in: sampling parameters, field temperature\n  try: correct the value"
 
 
 @pytest.mark.parametrize(

@@ -87,8 +87,8 @@ def test_committed_figures_hold_what_the_checkpoints_promise():
 
 def test_committed_drafts_are_accepted_as_their_figure_says():
     target = save.load_llama(CHECKPOINTS / LLAMA)
-    prompts = torch.tensor(json.loads((CHECKPOINTS / "held_out.json").read_text())["prompts"])[::6]
-    texts = measure.continued(lambda ids: target(input_ids=ids).logits, prompts, 32)
+    prompts = torch.tensor(json.loads((CHECKPOINTS / "held_out.json").read_text())["prompts"])[::12]
+    texts = measure.continued(lambda ids: target(input_ids=ids).logits, prompts, 24)
     head, taps = save.load_eagle(CHECKPOINTS / EAGLE, target), hiddens(target, texts, AUX_LAYERS)[0]
     assert measure.acceptance(head, taps, texts, prompts.shape[1])["head"] > 1.5
 

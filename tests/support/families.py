@@ -129,6 +129,7 @@ SPARSE = {
             "o_groups": 2,
             "o_lora_rank": 12,
             "swiglu_limit": 1.0,
+            "hc_sinkhorn_iters": 4,
         }
         | INDEXER,
     ),

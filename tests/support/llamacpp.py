@@ -1,4 +1,4 @@
-"""llama.cpp as an oracle: its logits and its quantiser, through the shared object that the package `xllamacpp` carries.
+"""llama.cpp as an oracle: its logits, tokenizer and quantiser, through the shared object that the package `xllamacpp` carries.
 
 The package's Python face gives no logits of a prompt, so its C functions are called. A few members of one C struct are
 set by their offset, which is a version's own: their defaults are checked before.
@@ -9,8 +9,10 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import math
+import sys
 from collections.abc import Iterator, Sequence
-from ctypes import POINTER, c_char_p, c_float, c_int, c_int8, c_int32, c_int64, c_size_t, c_uint32, c_void_p
+from contextlib import contextmanager
+from ctypes import POINTER, c_bool, c_char_p, c_float, c_int, c_int8, c_int32, c_int64, c_size_t, c_uint32, c_void_p
 from pathlib import Path
 
 import numpy as np
@@ -66,6 +68,7 @@ _FUNCTIONS = {
     "llama_model_get_vocab": (c_void_p, c_void_p),
     "llama_model_load_from_file": (c_void_p, c_char_p, _Params),
     "llama_set_n_threads": (None, c_void_p, c_int32, c_int32),
+    "llama_tokenize": (c_int32, c_void_p, c_char_p, c_int32, POINTER(c_int32), c_int32, c_bool, c_bool),
     "llama_vocab_n_tokens": (c_int32, c_void_p),
 }
 
@@ -84,7 +87,7 @@ def _open() -> ctypes.CDLL:
 @_Log
 def _log(level: int, text: bytes, _: int | None) -> None:
     if level == _ERROR:
-        print(text.decode(errors="replace"), end="")
+        sys.stderr.write(text.decode(errors="replace"))
 
 
 _LIB = _open()
@@ -99,18 +102,28 @@ def logits(path: Path, ids: Sequence[int], *, exact: bool = True) -> Iterator[to
         ids: the text.
         exact: keep keys and values in fp32, and no flash attention; otherwise as llama.cpp runs unless told.
     """
-    model = _LIB.llama_model_load_from_file(str(path).encode(), _LIB.llama_model_default_params())
-    assert model, f"llama.cpp cannot load {path}"
-    context = _LIB.llama_init_from_model(model, _context_params(len(ids), _EXACT if exact else {}))
-    try:
+    with _loaded(path) as model:
+        context = _LIB.llama_init_from_model(model, _context_params(len(ids), _EXACT if exact else {}))
         assert context, "llama.cpp makes no context"
-        _LIB.llama_set_n_threads(context, torch.get_num_threads(), torch.get_num_threads())
-        vocabulary = _LIB.llama_vocab_n_tokens(_LIB.llama_model_get_vocab(model))
-        for first in range(0, len(ids), ROWS):
-            yield _forward(context, ids[first : first + ROWS], vocabulary)
-    finally:
-        _LIB.llama_free(context)
-        _LIB.llama_model_free(model)
+        try:
+            _LIB.llama_set_n_threads(context, torch.get_num_threads(), torch.get_num_threads())
+            vocabulary = _LIB.llama_vocab_n_tokens(_LIB.llama_model_get_vocab(model))
+            for first in range(0, len(ids), ROWS):
+                yield _forward(context, ids[first : first + ROWS], vocabulary)
+        finally:
+            _LIB.llama_free(context)
+
+
+def tokenize(path: Path, texts: Sequence[str]) -> list[list[int]]:
+    """The token ids of each text, with what the file wants around it, and special tokens where it names them."""
+    with _loaded(path) as model:
+        vocabulary, found = _LIB.llama_model_get_vocab(model), []
+        for text in map(str.encode, texts):
+            ids = (c_int32 * (len(text) + 8))()
+            count = _LIB.llama_tokenize(vocabulary, text, len(text), ids, len(ids), True, True)
+            assert count >= 0
+            found.append(ids[:count])
+        return found
 
 
 def perplexity(path: Path, ids: Sequence[int]) -> float:
@@ -136,6 +149,16 @@ def quantize(values: np.ndarray, kind: GGMLQuantizationType) -> np.ndarray:
     )
     assert written == out.nbytes
     return out
+
+
+@contextmanager
+def _loaded(path: Path) -> Iterator[int]:
+    model = _LIB.llama_model_load_from_file(str(path).encode(), _LIB.llama_model_default_params())
+    assert model, f"llama.cpp cannot load {path}"
+    try:
+        yield model
+    finally:
+        _LIB.llama_model_free(model)
 
 
 def _context_params(tokens: int, changes: dict[str, int]) -> _Params:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import threading
@@ -73,10 +72,10 @@ class Served:
         request = urllib.request.Request(self.url + path, data, headers)
         try:
             with urllib.request.urlopen(request, timeout=PATIENCE) as answer:
-                return Answered(answer.status, _parsed(answer), dict(answer.headers))
+                return Answered(answer.status, _parsed(answer), _headers(answer))
         except urllib.error.HTTPError as error:
             with error:
-                return Answered(error.code, _parsed(error), dict(error.headers))
+                return Answered(error.code, _parsed(error), _headers(error))
 
     def complete(self, prompt: Any = "abc", **fields) -> Answered:
         return self.ask("/v1/completions", {"prompt": prompt, "max_tokens": 4, **fields})
@@ -106,6 +105,10 @@ def _parsed(answer) -> Any:
     content = answer.read()
     is_json = answer.headers.get("Content-Type", "").startswith("application/json")
     return json.loads(content, parse_constant=_refuse) if is_json else content.decode()
+
+
+def _headers(answer) -> dict[str, str]:
+    return {name.lower(): value for name, value in answer.headers.items()}
 
 
 def _refuse(constant: str) -> None:
@@ -140,12 +143,3 @@ def serving(
         server.should_exit = True
         thread.join(PATIENCE)
         assert not thread.is_alive(), "the server does not stop"
-
-
-def gather(*coroutines) -> list:
-    """Run coroutines together, with a loop of their own."""
-
-    async def run() -> list:
-        return await asyncio.wait_for(asyncio.gather(*coroutines, return_exceptions=True), PATIENCE)
-
-    return asyncio.run(run())

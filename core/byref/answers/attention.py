@@ -94,18 +94,20 @@ class PoolAttention:
         out = attend_entries(self._spec, padded, self._pool.read(slots), mask, self._sinks)
         return out.index_select(0, request * width + step - starts[request])
 
-    def _heads_view(self, ctx: ForwardContext, group: Group) -> tuple[Sequence[Tensor], Tensor]:
+    def _heads_view(self, ctx: ForwardContext, group: Group, skip: int = 0) -> tuple[Sequence[Tensor], Tensor]:
         """As `_view`, for `attend_heads` on the pool cut into heads."""
         heads = self._spec.kv_heads
-        slots, mask = self._view(ctx, group, group.rows(ctx.state(BATCH).index(ctx).device))
+        slots, mask = self._view(ctx, group, group.rows(ctx.state(BATCH).index(ctx).device), skip)
         of_head = torch.arange(2 * heads, device=slots.device).view(-1, 1, 1)
         index = (slots * 2 * heads + of_head).view(2, -1)
         return index.unbind(), mask.squeeze(1).repeat(heads, 1, 1)
 
-    def _view(self, ctx: ForwardContext, group: Group, rows: Tensor) -> tuple[Tensor, Tensor]:
-        """Slots [requests, keys] and mask [requests, 1, queries, keys] of a group; `rows` [requests, width]."""
+    def _view(self, ctx: ForwardContext, group: Group, rows: Tensor, skip: int = 0) -> tuple[Tensor, Tensor]:
+        """Slots [requests, keys] and mask [requests, 1, queries, keys] of a group; `rows` [requests, width]. Of the
+        keys the first `skip` are left out."""
         batch, dtype = ctx.state(BATCH), self._pool.spec.dtype
         index, seen = visible(batch, ctx, group, rows, self._spec.window)
+        index, seen = index[:, skip:], seen[..., skip:]
         lengths = batch.lengths(ctx)[group.request_slice, None]
         # An entry beyond the length may hold anything, NaN included, and NaN passes through a mask: read a real one.
         real = torch.minimum(index, lengths - 1).clamp(min=0)

@@ -86,9 +86,7 @@ def answer_rows(spec: RowSpec, site: Site) -> Narrow:
 def answer_layer_norm(spec: LayerNormSpec, site: Site) -> Apply:
     """LayerNorm in fp32 whatever the dtype."""
     shape = (spec.width,)
-    weight, bias = (
-        site.parameters.load([f"{spec.name}.{part}"], shape, torch.float32) for part in ("weight", "bias")
-    )
+    weight, bias = (site.parameters.load([f"{spec.name}.{part}"], shape, torch.float32) for part in ("weight", "bias"))
 
     def norm(x: Tensor) -> Tensor:
         return functional.layer_norm(x.float(), shape, weight, bias, spec.eps).to(x.dtype)

@@ -56,11 +56,12 @@ class Router:
         best = scores if self._correction is None else scores + self._correction
         if spec.groups > 1:
             best = self._of_top_groups(best)
-        return best.topk(spec.top_k).indices
+        chosen: Tensor = best.topk(spec.top_k).indices
+        return chosen
 
     def _of_top_groups(self, best: Tensor) -> Tensor:
         """Experts of other groups fall out of the choice."""
-        grouped = best.unflatten(-1, (self._spec.groups, -1))
+        grouped: Tensor = best.unflatten(-1, (self._spec.groups, -1))
         groups = grouped.topk(2).values.sum(-1).topk(self._spec.top_groups).indices
         kept = torch.zeros_like(grouped[..., 0]).scatter_(-1, groups, 1.0)
         return grouped.masked_fill(kept.unsqueeze(-1) == 0, float("-inf")).flatten(-2)

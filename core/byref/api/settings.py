@@ -10,8 +10,8 @@ from typing import Any
 from pydantic import BaseModel
 
 from byref.config import Config, EngineSection, ModelSection, load_config
-from byref.contract.explain import nearest
 from byref.contract.errors import ConfigError
+from byref.contract.explain import nearest
 from byref.contract.plugin import Plugin
 
 PluginLike = str | type[Plugin[Any]]

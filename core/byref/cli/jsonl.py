@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StrictInt, ValidationError
 
 from byref.cli import sampling
-from byref.contract.explain import nearest, problems, raise_problems
 from byref.contract.errors import ConfigError, RequestError
+from byref.contract.explain import nearest, problems, raise_problems
 from byref.contract.requests import SamplingParams
 
 if TYPE_CHECKING:

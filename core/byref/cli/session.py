@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from byref.cli import sampling
-from byref.contract.explain import nearest
 from byref.contract.errors import ModelError, RequestError
+from byref.contract.explain import nearest
 from byref.contract.requests import SamplingParams
 
 if TYPE_CHECKING:

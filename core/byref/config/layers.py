@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from byref.contract.explain import nearest
 from byref.config.model import Config, flatten
 from byref.config.model import Path as Key
 from byref.contract.errors import ConfigError
+from byref.contract.explain import nearest
 
 PREFIX = "BYREF_"
 ENABLE: Key = ("plugins", "enable")

@@ -9,11 +9,11 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from byref.contract.explain import Problem, problems, raise_problems
 from byref.config.layers import COMMAND_LINE, ENABLE, Layer, from_environment, from_file, from_overrides
 from byref.config.model import DEFAULT, Config
 from byref.config.model import Path as Key
 from byref.contract.errors import ConfigError
+from byref.contract.explain import Problem, problems, raise_problems
 
 Values = dict[Key, tuple[Any, str]]
 

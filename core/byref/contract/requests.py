@@ -95,7 +95,7 @@ class SamplingParams(BaseModel):
 
 
 def _place(field: str) -> str:
-    return f"sampling parameters, {field}" if field else "sampling parameters"
+    return f"sampling parameters, field {field}" if field else "sampling parameters"
 
 
 class Reason(enum.Enum):

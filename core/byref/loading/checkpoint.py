@@ -70,10 +70,11 @@ class Checkpoint(ABC):
 
     @abstractmethod
     def read(self, name: str, out: Tensor) -> None:
-        """Fill `out`, contiguous and of the shape of `name`, of any floating dtype and device, a few rows at a time.
+        """Fill `out`, contiguous and of the shape of `name`, on any device, a few rows at a time. Its dtype is any
+        floating one for floats, any other for integers and truth values.
 
         Raises:
-            ModelError: there is no such tensor, or `out` has another shape.
+            ModelError: there is no such tensor, or `out` has another shape or kind of dtype.
         """
 
 

@@ -96,6 +96,9 @@ class FolderCheckpoint(Checkpoint):
         info = self._info(name)
         check_shape(info.shape, out, f"{info.file.path}, tensor {name}")
         dtype = _dtype(info, name)
+        if dtype.is_floating_point != out.is_floating_point():
+            where = f"{info.file.path}, tensor {name}"
+            raise ModelError(f"a tensor of type {info.dtype} cannot be read as {out.dtype}", where=where)
         flat = out.view(-1)
         for start, stop in row_chunks(flat.numel(), 1):
             offset, nbytes = info.offset + start * dtype.itemsize, (stop - start) * dtype.itemsize

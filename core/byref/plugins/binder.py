@@ -13,6 +13,7 @@ from byref.contract.context import Kind
 from byref.contract.errors import ConfigError, PluginError
 from byref.contract.roles import Site
 from byref.contract.specs import AttentionSpec, PoolSpec, Spec, Take, TapSpec, of_kind
+from byref.plugins.discovery import providers
 
 C = TypeVar("C")
 Answer = Callable[[Any, Site], Callable[..., Any]]
@@ -128,7 +129,7 @@ class Binder:
             raise PluginError(
                 f"nobody answers {type(spec).__name__} {spec.name!r}",
                 where=f"role {spec.role}, layer {spec.layer}",
-                hint="enable the plugin that owns this kind of layer (`byref plugins list` shows what is installed)",
+                hint=_who_would(type(spec).__name__),
             )
         outer = self._hooks.decorate(spec, call)
         able = getattr(call, "capturable", True)
@@ -168,6 +169,14 @@ class Binder:
             for (by, taker), call in zip(takers, calls, strict=True)
         ]
         wish.install(calls[0] if len(calls) == 1 else _all(tuple(calls)))
+
+
+def _who_would(kind: str) -> str:
+    """What to enable for specs of this class: installed plugins say so under the capability `bind.<class>`."""
+    owners = providers().get(f"bind.{kind}", ())
+    if owners:
+        return f"enable {' or '.join(owners)}: [plugins] enable"
+    return f"install a plugin that provides bind.{kind}, and enable it (`byref plugins list` shows what is installed)"
 
 
 def _about(call: Callable[..., Any]) -> str:

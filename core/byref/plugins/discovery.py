@@ -12,8 +12,8 @@ from urllib.parse import unquote, urlparse
 
 import importlib_metadata
 
-from byref.contract.explain import nearest
 from byref.contract.errors import PluginError
+from byref.contract.explain import nearest
 
 GROUP = "byref.plugins"
 """Entry points: name of a plugin = `module:subclass of Plugin`."""

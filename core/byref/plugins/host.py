@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ValidationError
 
 from byref.config import Config
-from byref.contract.explain import nearest, problems, raise_problems
 from byref.contract.errors import ConfigError, PluginError, RequestError
+from byref.contract.explain import nearest, problems, raise_problems
 from byref.plugins import loader, order
 from byref.plugins.binder import CORE
 from byref.plugins.blame import step_error

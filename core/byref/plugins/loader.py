@@ -14,8 +14,8 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from byref.contract.explain import problems, raise_problems
 from byref.contract.errors import PluginError
+from byref.contract.explain import problems, raise_problems
 from byref.contract.plugin import API_VERSION, Plugin, PluginInfo
 from byref.plugins.discovery import Found
 

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from byref.contract.explain import nearest
 from byref.contract.errors import PluginError
+from byref.contract.explain import nearest
 from byref.contract.plugin import RoleSource
 from byref.contract.roles import TARGET
 from byref.contract.step import MAX_TREE

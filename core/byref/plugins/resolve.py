@@ -12,9 +12,9 @@ from typing import Any
 
 import pluggy
 
-from byref.contract.explain import nearest
 from byref.contract import hookspecs
 from byref.contract.errors import PluginError
+from byref.contract.explain import nearest
 from byref.contract.plugin import PROJECT
 from byref.plugins.loader import Loaded
 from byref.plugins.order import by_requirements

@@ -43,6 +43,8 @@ class Writer:
     role: str
     vocabulary: int = 1
     input_width: int = 0
+    optional: tuple[str, ...] = ()
+    renames: tuple[tuple[str, str], ...] = ()
 
     def __call__(self, ids: Tensor, positions: Tensor, hidden: Tensor | None, ctx: ForwardContext) -> Tensor:
         pools = [self.desk.kv.pool(spec.role, spec.name) for spec in self.desk.pools if spec.role == self.role]

@@ -14,6 +14,7 @@ from byref.contract.context import ForwardContext, Kind
 from byref.contract.roles import BATCH, Pool, Site
 from byref.contract.specs import Attend, AttentionSpec
 from byref_dsa import Options
+from byref_dsa.choice import chooses_triton
 from byref_dsa.layout import Layout
 from byref_dsa.states import SlotMappings, TopKShare
 
@@ -116,4 +117,9 @@ def answer_attention(spec: AttentionSpec, site: Site, layout: Layout, options: O
     if spec.compressed is not None:
         name = layout.compressor(spec.role, spec.compressed.source).pool_name
         compressed = site.kv.pool(spec.role, name)
-    return GatheredAttention(spec, own, compressed, site)
+    kind: type[GatheredAttention] = GatheredAttention
+    if chooses_triton(options.kernels, site.sizing.device, (own, compressed)):
+        from byref_dsa.triton_paths import TritonGathered
+
+        kind = TritonGathered
+    return kind(spec, own, compressed, site)

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
-
 import torch
 from torch import Tensor
 
@@ -28,7 +26,8 @@ def hadamard(x: Tensor) -> Tensor:
         a, b = pair[..., 0, :], pair[..., 1, :]
         y = torch.stack((a + b, a - b), -2).flatten(-3)
         half *= 2
-    return y * dim**-0.5
+    rotated: Tensor = y * dim**-0.5
+    return rotated
 
 
 def round_fp8(x: Tensor) -> Tensor:
@@ -37,12 +36,12 @@ def round_fp8(x: Tensor) -> Tensor:
     return stored.decode(stored.encode(x.flatten(0, -2))).view_as(x)
 
 
-@dataclass(frozen=True)
+@dataclass(unsafe_hash=True)
 class Fp8Keys:
     """Stores [values e4m3 | scales], one byte each: a scale is a power of two, kept as its exponent plus 127 (e8m0)."""
 
     values: torch.dtype
-    dtype: ClassVar[torch.dtype] = torch.uint8
+    dtype: torch.dtype = torch.uint8
 
     def width(self, width: int) -> int:
         """Bytes of one key."""

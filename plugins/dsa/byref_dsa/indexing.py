@@ -12,6 +12,7 @@ from byref.contract.context import ForwardContext, Kind
 from byref.contract.roles import BATCH, SCRATCH, Pool, Site
 from byref.contract.specs import IndexSpec, Select
 from byref_dsa import Options
+from byref_dsa.choice import chooses_triton
 from byref_dsa.codecs import hadamard, round_fp8
 from byref_dsa.layout import Layout, keys_pool
 from byref_dsa.scoring import best, index_scores
@@ -66,7 +67,7 @@ class Selector:
             rows = group.rows(q.device)
             found = self._best(q[group.row_slice], weights[group.row_slice], group, rows, ctx)
             chosen[group.row_slice, : found.shape[1]] = found
-            chosen[group.row_slice, found.shape[1] :] = NOTHING
+            chosen[group.row_slice, found.shape[1] :].fill_(NOTHING)
         return chosen
 
     def _all(self, ctx: ForwardContext) -> Tensor:
@@ -86,8 +87,12 @@ class Selector:
             ("keys", self._pool.space, group.first_request), lambda: self._view(group, rows, ctx)
         )
         shape = (group.requests, group.width)
-        scores = index_scores(q.unflatten(0, shape), self._pool.read(slots), weights.unflatten(0, shape))
+        scores = self._score(q.unflatten(0, shape), slots, weights.unflatten(0, shape))
         return best(scores, seen, min(self._spec.top_k, scores.shape[-1])).flatten(0, 1)
+
+    def _score(self, q: Tensor, slots: Tensor, weights: Tensor) -> Tensor:
+        """q [requests, width, heads, dim], slots [requests, keys] -> scores [requests, width, keys] fp32."""
+        return index_scores(q, self._pool.read(slots), weights)
 
     def _padded(self, q: Tensor, weights: Tensor, ctx: ForwardContext) -> Tensor:
         """Every request gets as many rows as the whole forward has: wasteful, free of host values."""
@@ -120,4 +125,9 @@ def answer_index(spec: IndexSpec, site: Site, layout: Layout, options: Options) 
         return Borrow()
     name = keys_pool(spec) if spec.keys is None else layout.compressor(spec.role, spec.keys).pool_name
     pool = site.kv.pool(spec.role, name)
-    return Selector(spec, pool, site.sizing.captured, options.index_keys == "fp8" and spec.keys is None)
+    kind: type[Selector] = Selector
+    if chooses_triton(options.kernels, site.sizing.device, (pool,)):
+        from byref_dsa.triton_paths import TritonSelector
+
+        kind = TritonSelector
+    return kind(spec, pool, site.sizing.captured, options.index_keys == "fp8" and spec.keys is None)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
 from typing import ClassVar
 
 import torch
@@ -9,7 +12,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from byref.answers.attention import Group, PoolAttention
-from byref.answers.scores import split_entries
+from byref.answers.scores import FOLD_ROWS, split_entries
 from byref.contract.context import ForwardContext
 from byref.contract.roles import BATCH, SCRATCH
 from byref.contract.specs import AttentionSpec
@@ -20,15 +23,30 @@ from byref_paged_kv.space import PagedSpace
 Span = tuple[int, int]
 MANY_KEYS = 256
 """From here on two products per KV head are faster than scaled-dot-product attention."""
+MANY_SHARED = 64
+"""From here on entries that all requests share are read in place, once for all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the requests of a group have in common, and what each has of its own."""
+
+    span: Span
+    index: Sequence[Tensor]
+    """As `attend_heads` wants it, and so is the mask: of the own entries."""
+    mask: Tensor
 
 
 class ViewAttention(PoolAttention):
-    """As core's, but where one request decodes alone and its pages follow one another, its entries are read in place.
+    """As core's, but entries that lie in a row are read in place: those of one request that decodes alone, and the
+    prefix that all requests of a forward share.
 
-    Several requests are gathered: one call for all of them is faster than a view for each.
+    What several requests have of their own is gathered: one call for all of them is faster than a view for each.
     """
 
-    about: ClassVar[str] = "views: one request's run of pages is read in place on a CPU, several requests are gathered"
+    about: ClassVar[str] = (
+        "views: a run of pages of one request, or shared by all, is read in place on a CPU; the rest is gathered"
+    )
 
     def __init__(self, spec: AttentionSpec, pool: SlotPool, space: PagedSpace, sinks: Tensor | None) -> None:
         super().__init__(spec, pool, frozenset(), sinks)
@@ -37,6 +55,8 @@ class ViewAttention(PoolAttention):
         self._plain = sinks is None and spec.softcap is None
         # A string is hashed once, the tuples in it at every look-up.
         self._span_key = repr(("span", pool.space, spec.window))
+        self._shares = self._by_head and spec.window is None
+        self._shared_key = repr(("shared", self._share))
 
     def _attend(self, q: Tensor, group: Group, ctx: ForwardContext) -> Tensor:
         if group.requests == 1 and group.width == 1 and self._plain:
@@ -45,6 +65,11 @@ class ViewAttention(PoolAttention):
             span = ctx.state(SCRATCH).get(key, lambda: self._span(window) if window else None)
             if span is not None:
                 return self._read(q, span)
+        elif group.requests > 1 and group.width <= FOLD_ROWS and self._shares:
+            key = (self._shared_key, group.first_request)
+            shared = ctx.state(SCRATCH).get(key, lambda: self._common(ctx, group))
+            if shared is not None:
+                return self._read_shared(q.view(group.requests, group.width, self._spec.heads, -1), shared)
         return super()._attend(q, group, ctx)
 
     def _read(self, q: Tensor, span: Span) -> Tensor:
@@ -59,6 +84,39 @@ class ViewAttention(PoolAttention):
             for query, keys, values in zip((q * spec.scale)[0], k[0], v[0], strict=True)
         ]
         return torch.cat(heads).view(1, -1)
+
+    def _read_shared(self, q: Tensor, shared: Shared) -> Tensor:
+        """q [requests, width, heads, dim] -> [requests * width, heads * dim]: one softmax over the scores of the common
+        entries, which are one product per KV head, and of the own ones."""
+        spec, (first, end) = self._spec, shared.span
+        requests, width, _, dim = q.shape
+        folded = q.view(requests, width, spec.kv_heads, -1, dim).permute(2, 0, 3, 1, 4)
+        each, together = folded.reshape(len(shared.mask), -1, dim), folded.reshape(spec.kv_heads, -1, dim) * spec.scale
+        k, v = (part[0] for part in split_entries(spec, self._slots.data[None, first:end]))
+        far = torch.stack([torch.mm(query, keys.t()) for query, keys in zip(together, k, strict=True)])
+        table = self._slots.data.view(-1, dim)
+        own = table.index_select(0, shared.index[0]).view(len(shared.mask), -1, dim)
+        near = torch.baddbmm(shared.mask, each, own.transpose(1, 2), alpha=spec.scale)
+        weights = torch.cat((far.view(len(near), -1, end - first), near), -1).softmax(-1)
+        own = table.index_select(0, shared.index[1]).view(len(shared.mask), -1, dim)
+        out = torch.bmm(weights[..., end - first :], own).view(spec.kv_heads, -1, dim)
+        out.baddbmm_(weights.view(spec.kv_heads, -1, weights.shape[-1])[..., : end - first], v)
+        return out.view(spec.kv_heads, requests, -1, width, dim).permute(1, 3, 0, 2, 4).reshape(requests * width, -1)
+
+    def _common(self, ctx: ForwardContext, group: Group) -> Shared | None:
+        """The leading pages that all requests of the group have and that follow one another; None where too few."""
+        windows, size = ctx.state(BATCH).host()[group.request_slice], self._space.per_page
+        if len(windows) < group.requests:  # there is padding
+            return None
+        tables = [self._space.held[window.row] for window in windows]
+        start, most = tables[0][0], min(window.start for window in windows) // size
+        alike = (
+            set(column) == {start + at} for at, column in zip(range(most), zip(*tables, strict=False), strict=False)
+        )
+        skip = sum(takewhile(bool, alike)) * size
+        if skip < MANY_SHARED:
+            return None
+        return Shared((start * size, start * size + skip), *self._heads_view(ctx, group, skip))
 
     def _span(self, window: Window) -> Span | None:
         """Slots of what the window's row sees, from first to end; None where some lie apart."""

@@ -26,8 +26,8 @@ from byref.contract import Request, RequestError, SamplingParams
 from byref.contract.roles import DRAFT, TARGET, RoleSizing, Sizing
 from byref.contract.specs import PoolSpec
 from byref_paged_kv import Options
-from byref_paged_kv.kv import PagedKV
 from byref_paged_kv.budget import page_bytes, page_tokens
+from byref_paged_kv.kv import PagedKV
 from byref_paged_kv.sharing import Sharing
 from byref_paged_kv.space import PagedSpace
 from byref_paged_kv.states import StateSpace
@@ -331,7 +331,7 @@ def part_without_a_copy(monkeypatch):
 
 
 def keep_what_host_memory_has(monkeypatch):
-    monkeypatch.setattr("byref_paged_kv.swap.Swap.drop", lambda swap, id: None)
+    monkeypatch.setattr("byref_paged_kv.swap.Swap.drop", lambda *args: None)
 
 
 def take_another_state(monkeypatch):

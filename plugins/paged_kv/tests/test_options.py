@@ -6,8 +6,9 @@ import json
 
 import engines
 import pytest
-from engines import greedy, together
-from equality import EngineOracle, assert_equal
+from drafts import Told
+from engines import finish, greedy, step, together
+from equality import TOP, EngineOracle, answers, assert_answers, assert_equal
 from paging import assert_idle, start
 from pydantic import ValidationError
 
@@ -54,7 +55,9 @@ def test_wrong_options_are_refused(wrong):
 
 
 @pytest.mark.parametrize(("dtype", "lossless"), [("auto", True), ("int8", False), ("fp8", False)])
-def test_only_what_stores_all_bits_declares_itself_lossless(short_llama, tmp_path, monkeypatch, capsys, dtype, lossless):
+def test_only_what_stores_all_bits_declares_itself_lossless(
+    short_llama, tmp_path, monkeypatch, capsys, dtype, lossless
+):
     with start(short_llama, paged={"dtype": dtype}) as engine:
         assert engine.parts.host.plugin("paged_kv").info.lossless is lossless
     assert PagedKVPlugin.info.lossless
@@ -104,6 +107,35 @@ def test_plugins_info_names_the_attention_that_runs(short_llama, tmp_path, monke
 def test_an_attention_that_cannot_run_stops_the_start(short_llama, paged, engine, why):
     with pytest.raises(ByrefError, match=why):
         start(short_llama, paged=paged, **engine)
+
+
+@pytest.mark.parametrize("tree", [None, False, True], ids=["no drafts", "chains", "trees"])
+@pytest.mark.parametrize(("page_size", "shared"), [(1, 30), (4, 28), (16, 16)])
+def test_reading_a_shared_prefix_once_changes_nothing(short_llama, page_size, shared, tree, monkeypatch):
+    """Requests that share a prefix decode together, joined later by one that does not."""
+    monkeypatch.setattr("byref_paged_kv.view_attention.MANY_SHARED", 10)
+    spans = []
+    real = ViewAttention._common
+    monkeypatch.setattr(ViewAttention, "_common", lambda *a: spans.append(real(*a)) or spans[-1])
+    head = [7 * i % 250 for i in range(30)]
+    prompts = [(*head, *(i + j for j in range(3 * i))) for i in range(1, 5)]
+    params, other = [greedy(32 + i, logprobs=TOP) for i in range(4)], (5, 6, 7)
+    with engines.start(short_llama) as plain:
+        expected = answers(plain, [*prompts, other], [*params, greedy(12, logprobs=TOP)])
+    plugins = {} if tree is None else {"told": Told}
+    options = {} if tree is None else {"told": {"tree": tree, "most": 3, "right": 1.0}}
+    with start(short_llama, plugins, options, paged={"page_size": page_size}) as engine:
+        if plugins:
+            told = engine.parts.host.plugin("told").instance
+            told.reference = {p: t for p, (t, _) in zip([*prompts, other], expected, strict=True)}
+        ids, done = [engine.add(p, one) for p, one in zip(prompts, params, strict=True)], {}
+        for _ in range(4):
+            step(engine, done)
+        ids.append(engine.add(other, greedy(12, logprobs=TOP)))
+        assert_answers(finish(engine, ids, done), expected)
+        assert_idle(engine)
+    found = {span and span.span[1] - span.span[0] for span in spans}
+    assert found == {shared, None}
 
 
 @pytest.mark.parametrize("page_size", [1, 16])

@@ -144,6 +144,31 @@ def test_a_cold_burst_computes_its_prefix_once(short_llama, chunk):
         assert_idle(engine)
 
 
+def test_a_follower_waits_alone(short_llama):
+    """Those behind it in the queue start before it, and take no harm from it."""
+    engine, _, rows = begin(short_llama, chunk=8)
+    with engine:
+        prompts = [TEXT[:41], [*TEXT[:40], 7], TEXT[50:70], [*TEXT[:40], 9], TEXT[80:90]]
+        ids = [engine.add(prompt, greedy(4)) for prompt in prompts]
+        engine.step()
+        assert [one.id for one in engine._planner.running] == [ids[0], ids[2], ids[4]]
+        assert [one.id for one in engine._planner.waiting] == [ids[1], ids[3]]
+        done = finish(engine, ids)
+        assert [one.cached_tokens for one in done] == [0, 40, 0, 40, 0]
+        assert rows.rows == 41 + 1 + 20 + 1 + 10
+        assert_idle(engine)
+
+
+def test_behind_one_that_waits_for_memory_nobody_starts(short_llama):
+    engine, _, _ = begin(short_llama, paged={"num_pages": 12})
+    with engine:
+        ids = [engine.add(prompt, greedy(8)) for prompt in (TEXT[:30], TEXT[40:70], TEXT[80:83])]
+        engine.step()
+        assert [one.id for one in engine._planner.running] == ids[:1]
+        finish(engine, ids)
+        assert_idle(engine)
+
+
 def test_a_follower_goes_on_when_the_leader_is_aborted(short_llama):
     engine, _, rows = begin(short_llama, chunk=8)
     with engine:

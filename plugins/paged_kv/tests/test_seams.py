@@ -52,9 +52,9 @@ def plain(tiny_llama):
 
 def run(tiny_llama, plain, right, tree=False, serve=together, pools=True, rounds=1, **engine):
     tokens, hiddens = plain
-    page_size = engine.pop("page_size", 4)
+    paged = {"page_size": engine.pop("page_size", 4), **engine.pop("paged", {})}
     options = {"seams": {"drafts": DRAFTS, "pools": pools}}
-    with start(tiny_llama, {"seams": PoisonedSeams}, options, paged={"page_size": page_size}, **engine) as running:
+    with start(tiny_llama, {"seams": PoisonedSeams}, options, paged=paged, **engine) as running:
         seams = running.parts.host.plugin("seams").instance
         if right is not None:
             reference = {tuple(p): t for p, t in zip(PROMPTS, tokens, strict=True)}
@@ -89,17 +89,20 @@ def test_prompt_chunks_beside_drafts(tiny_llama, plain, chunk):
     run(tiny_llama, plain, 2, chunk=chunk, serve=one_per_step)
 
 
-@pytest.mark.parametrize("tree", [False, True], ids=["chains", "trees"])
-@pytest.mark.parametrize("chunk", [3, 64])
-def test_prefix_hits_beside_drafts(tiny_llama, plain, chunk, tree):
-    """The second round finds the first one's prompts, in the draft role's pools too."""
-    figures = run(tiny_llama, plain, 2, tree, pools=False, rounds=2, chunk=chunk)
-    assert figures["hit_tokens"] >= 2 * 8 + 4 + 12
+@pytest.mark.parametrize("pools", [False, True], ids=["plain", "every kind of pool"])
+@pytest.mark.parametrize(("chunk", "tree"), [(3, False), (64, True)])
+def test_prefix_hits_beside_drafts(tiny_llama, plain, chunk, tree, pools):
+    """The second round finds the first one's prompts, in the draft role's pools too, and their states."""
+    figures = run(tiny_llama, plain, 2, tree, pools=pools, rounds=2, chunk=chunk)
+    assert figures["hit_tokens"] >= 8 + 4 + 12 + (0 if pools else 8)  # no state in common was kept
 
 
-def test_a_pool_that_preempts_beside_drafts(tiny_llama, plain):
-    figures = run(tiny_llama, plain, 2, True, pools=False, rounds=2, kv_tokens=56)
+@pytest.mark.parametrize("swap", [{}, {"swap_memory": "1MiB"}], ids=["computed again", "swapped"])
+@pytest.mark.parametrize("pools", [False, True], ids=["plain", "every kind of pool"])
+def test_a_pool_that_preempts_beside_drafts(tiny_llama, plain, pools, swap):
+    figures = run(tiny_llama, plain, 2, True, pools=pools, rounds=2, kv_tokens=56, paged=swap)
     assert figures["preemptions"] > 0
+    assert not swap or figures["swapped_in"] > 0
 
 
 def test_mutation_commit_without_compaction_turns_red(tiny_llama, plain, monkeypatch):

@@ -46,7 +46,9 @@ def case(request, tmp_path_factory):
     """A model, the plugins it runs with, their options, and what it answers without pages."""
     kind, folder = request.param, tmp_path_factory.mktemp("model")
     plugins = KINDS[kind]
-    path = save_delta(folder) if "delta" in plugins else save_family(folder, "Gemma 3" if kind == "windowed" else "Llama")
+    path = (
+        save_delta(folder) if "delta" in plugins else save_family(folder, "Gemma 3" if kind == "windowed" else "Llama")
+    )
     with engines.start(path, {name: cls for name, cls in plugins.items() if name != "told"}) as engine:
         expected = answers(engine, PROMPTS, PARAMS)
     return path, plugins, {name: DRAFTS[name] for name in plugins if "told" in plugins}, expected
@@ -55,7 +57,9 @@ def case(request, tmp_path_factory):
 def begin(case, memory, **engine):
     path, plugins, options, expected = case
     paged = {"page_size": 4, "prefix_cache": False, "swap_memory": memory, **engine.pop("paged", {})}
-    started = start(path, {**plugins, "rows": Rows}, options, paged=paged, kv_tokens=engine.pop("kv_tokens", 132), **engine)
+    started = start(
+        path, {**plugins, "rows": Rows}, options, paged=paged, kv_tokens=engine.pop("kv_tokens", 132), **engine
+    )
     if "told" in plugins:
         told = started.parts.host.plugin("told").instance
         told.reference = {prompt: tokens for prompt, (tokens, _) in zip(PROMPTS, expected, strict=True)}

@@ -105,8 +105,9 @@ def rank(
     values, tokens = logits.float().topk(min(HEAD, len(logits)))
     tokens = tokens if ids is None else ids[tokens]
     if params.temperature > 0:
-        at, values = survivors(scale(values, params.temperature), params)
-        tokens = tokens[at]
-        values = gumbel([stream(request.seed, position)], tokens)[0] + values
+        at, kept = survivors(scale(values, params.temperature), params)
+        if len(at):  # none stays where logits are no numbers: then any guess is as good
+            tokens = tokens[at]
+            values = gumbel([stream(request.seed, position)], tokens)[0] + kept
     shares, order = values.log_softmax(0).topk(min(n, len(values)))
     return tokens[order].tolist(), shares.tolist()

@@ -111,6 +111,13 @@ def test_ties_at_a_boundary_all_stay():
     assert survivors(scaled, SamplingParams(temperature=1.0, top_p=0.1))[0].tolist() == [1, 2, 3]
 
 
+def test_top_p_of_many_equal_values():
+    """More than are sorted at once: a plateau below a few likelier tokens, and one below it."""
+    scaled = scale(torch.cat([torch.full((2000,), -12.0), torch.full((3000,), -1.0), torch.zeros(5)]), 1.0)
+    for top_p, kept in ((1e-6, 5), (0.004, 5), (0.005, 3005), (0.9, 3005), (0.99998, 3005), (0.999995, 5005)):
+        assert len(survivors(scaled, SamplingParams(temperature=1.0, top_p=top_p))[0]) == kept, top_p
+
+
 @pytest.mark.parametrize("temperature", [1e-300, 1e-30, 1e-6])
 def test_a_tiny_temperature_is_greedy(temperature):
     logits = torch.tensor([1.0, -5.0, 3.0, 2.9])

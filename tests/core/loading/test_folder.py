@@ -118,9 +118,31 @@ def test_a_truncated_file_is_named(single, keep):
 
 
 def test_a_type_that_is_no_weight_is_named(single):
-    save_file({"mask": torch.ones(2, dtype=torch.bool)}, single / "model.safetensors")
-    with pytest.raises(ModelError, match=r"type BOOL cannot be read\n.*tensor mask"):
-        open_checkpoint(str(single)).read("mask", torch.empty(2))
+    save_file({"mask": torch.ones(2, dtype=torch.bool), "bytes": torch.ones(2).byte()}, single / "model.safetensors")
+    checkpoint = open_checkpoint(str(single))
+    with pytest.raises(ModelError, match=r"type BOOL cannot be read as torch\.float32\n.*tensor mask"):
+        checkpoint.read("mask", torch.empty(2))
+    with pytest.raises(ModelError, match=r"type U8 cannot be read\n.*tensor bytes"):
+        checkpoint.read("bytes", torch.empty(2))
+
+
+def test_a_weight_is_no_table_of_ids(single):
+    with pytest.raises(ModelError, match=r"type F32 cannot be read as torch\.int64\n.*tensor model\.norm\.weight"):
+        open_checkpoint(str(single)).read("model.norm.weight", torch.empty(64, dtype=torch.int64))
+
+
+def test_integers_and_truth_values_are_read_as_they_are(single):
+    values = {
+        "ids": torch.tensor([3, -1, 2**40]),
+        "few": torch.tensor([7], dtype=torch.int32),
+        "t": torch.tensor([True]),
+    }
+    save_file(values, single / "model.safetensors")
+    checkpoint = open_checkpoint(str(single))
+    for name, expected in values.items():
+        out = torch.empty(expected.shape, dtype=torch.int64)
+        checkpoint.read(name, out)
+        assert out.tolist() == expected.tolist()
 
 
 def test_a_missing_tensor_and_another_shape(single):

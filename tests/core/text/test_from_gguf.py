@@ -1,10 +1,16 @@
 """Tokenizers built from GGUF metadata encode as the ones they were made of."""
 
+from pathlib import Path
+
+import llamacpp
 import pytest
 
 from byref.contract.errors import ModelError
+from byref.loading import open_checkpoint
 from byref.text.from_gguf import tokenizer_from_gguf
 from byref.text.pre_tokenizers import STYLES
+
+LICENSE = Path(__file__).resolve().parents[3] / "LICENSE"
 
 
 @pytest.mark.parametrize("style", ["gpt-2", "smollm", "llama-bpe", "qwen2"])
@@ -110,3 +116,22 @@ def test_smollm2_chats(smollm2):
     ids = smollm2.encode(text, special=False)
     assert ids[0] == 1
     assert ids.count(1) == 3
+
+
+@pytest.mark.model
+@pytest.mark.parametrize("alias", ["smollm2", "gemma3-270m"])
+def test_a_published_file_encodes_as_in_llama_cpp(tools, alias):
+    try:
+        checkpoint = open_checkpoint(alias)
+    except ModelError as error:
+        pytest.skip(f"needs the real model: {error}")
+    texts = [
+        *tools.texts,
+        *tools.texts[1],
+        "<|im_start|>user\nhi<|im_end|>\n",
+        "<start_of_turn>user\nhi<end_of_turn>\n",
+        *(" ", "", "\n", " \n  \n", "\t\t", "a" * 50, "1234567 3.14159", "\u0301 begins with a mark"),
+        LICENSE.read_text(),
+    ]
+    tokenizer = checkpoint.tokenizer()
+    assert [list(tokenizer.encode(text)) for text in texts] == llamacpp.tokenize(checkpoint.path, texts)

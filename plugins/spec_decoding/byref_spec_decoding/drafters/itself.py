@@ -25,8 +25,10 @@ class ItselfOptions(BaseModel):
 
     layers: int | None = Field(default=None, ge=1)
     """How many of the target's layers, from the first on; all unless given."""
-    weights: Literal["int8", "target"] = "int8"
-    """int8 keeps a second, smaller copy of the projections; target shares the target's own."""
+    left_out: tuple[int, ...] = ()
+    """Numbers of layers that it goes without."""
+    weights: Literal["int4", "int8", "target"] = "int4"
+    """int4 and int8 keep a second, smaller copy of the projections; target shares the target's own."""
 
 
 class Itself(Drafter):
@@ -41,7 +43,9 @@ class Itself(Drafter):
 
     @classmethod
     def roles(cls, options: ItselfOptions) -> Mapping[str, RoleSource]:
-        overrides = {} if options.layers is None else {"num_hidden_layers": options.layers}
+        overrides: dict[str, Any] = {"left_out": options.left_out}
+        if options.layers is not None:
+            overrides["num_hidden_layers"] = options.layers
         return {DRAFT: RoleSource(overrides=overrides)}
 
     def bound(self, spec: Spec[Any], call: Callable[..., Any]) -> None:
@@ -49,14 +53,14 @@ class Itself(Drafter):
             self._answers[spec.identity] = call
 
     def bind(self, spec: Spec[Any], site: Site) -> Callable[..., Any] | None:
-        """The drafter's weights: the target's, or those of its projections in 8 bits."""
+        """The drafter's weights: the target's, or those of its projections in fewer bits."""
         if spec.role != DRAFT or not isinstance(spec, STATELESS):
             return None
-        if self.options.weights == "int8":
+        if self.options.weights != "target":
             if isinstance(spec, LinearSpec):
-                from byref_spec_decoding.int8 import answer_int8
+                from byref_spec_decoding.lowbit import answer_linear
 
-                return answer_int8(spec, site)
+                return answer_linear(self.options.weights, spec, site)
             if isinstance(spec, NormLinearSpec | GatedMLPSpec):
                 return None  # core composes them from the projections above
         return self._answers.get(replace(spec, role=TARGET).identity)
