@@ -1,6 +1,6 @@
 """Many clients for minutes: no hang, no 5xx, nothing left over, memory flat, answers equal to solo runs.
 
-    python benchmarks/soak.py [--clients 64] [--seconds 180] [--model smollm2] [--plugin paged_kv]
+python benchmarks/soak.py [--clients 64] [--seconds 180] [--model smollm2] [--plugin paged_kv]
 """
 
 from __future__ import annotations
@@ -22,7 +22,23 @@ sys.path.insert(0, str(ROOT / "tests" / "support"))
 from common import RESULTS  # noqa: E402
 from soak import Soak, unlike_solo  # noqa: E402
 
-WORDS = "the sky is a house of birds and numbers where every river sings about trains tea clocks or glass".split()
+WORDS = (
+    "the",
+    "sky",
+    "is",
+    "a",
+    "house",
+    "of",
+    "birds",
+    "and",
+    "numbers",
+    "where",
+    "every",
+    "river",
+    "sings",
+    "or",
+    "tea",
+)
 SERVE = "import sys; from byref.cli.main import main; main(sys.argv[1:])"
 
 
@@ -40,7 +56,8 @@ def main() -> None:
     finally:
         process.terminate()
         process.wait(60)
-    text = json.dumps({"clients": options.clients, "seconds": options.seconds, "plugins": options.plugin, **result}, indent=2)
+    setting = {"clients": options.clients, "seconds": options.seconds, "plugins": options.plugin}
+    text = json.dumps({**setting, **result}, indent=2)
     print(text)
     if not options.quick:
         (RESULTS / "soak.json").write_text(text + "\n")

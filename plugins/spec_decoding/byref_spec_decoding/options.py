@@ -17,7 +17,7 @@ class Options(BaseModel):
 
     drafter: str = "ngram"
     """Who proposes: ngram, suffix, draft_model, self, eagle, mtp, or one that another plugin registers."""
-    max_draft_tokens: int = Field(default=6, ge=1, le=MAX_TREE)
+    max_draft_tokens: int = Field(default=8, ge=1, le=MAX_TREE)
     """Drafts verified in one window, at most."""
     adaptive: bool = True
     """Draft only as many as pay, by measured acceptance and measured cost; else always the most."""

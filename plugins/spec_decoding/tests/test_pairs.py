@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shutil
+from pathlib import Path
+from typing import NamedTuple
 
 import doubles
 import pytest
@@ -18,12 +20,16 @@ from byref.contract.roles import DRAFT, TARGET
 SHARED = [11, 7, 30, 2, 2, 90, 14, 5, 61]
 PROMPTS = [[5, 9, 77, 3, 2, 8, 5, 9, 77], [*SHARED, 2, 3, 40], [7, 7, 7], [*SHARED, 8, 1], list(range(1, 30))]
 HOT = SamplingParams(max_tokens=16, temperature=0.9, top_k=40, seed=5, ignore_eos=True)
+TRAINED = Path(__file__).parents[3] / "tests" / "data" / "checkpoints"
 DRAFTERS = {
     "ngram": {"options": {"shortest": 1}, "max_draft_tokens": 5},
     "suffix": {"options": {"shortest": 1, "likely": 0.0}, "tree": True, "max_draft_tokens": 6},
     "draft_model": {"options": {}, "max_draft_tokens": 3},
     "self": {"options": {"layers": 1, "weights": "target"}, "max_draft_tokens": 3},
+    "eagle": {"options": {"model": str(TRAINED / "bytes-llama-eagle3")}, "tree": True, "max_draft_tokens": 6},
+    "mtp": {"options": {}, "max_draft_tokens": 3},
 }
+TARGETS = {"eagle": TRAINED / "bytes-llama", "mtp": TRAINED / "bytes-deepseek"}
 PAGES = {"paged_kv": {"page_size": 4}}
 
 
@@ -41,44 +47,59 @@ class Events(Plugin):
         self.reasons.append(reason)
 
 
+class Own(NamedTuple):
+    """A drafter as it comes with the plugin."""
+
+    target: Path
+    name: str
+    table: dict
+
+    def compare(self, prompts, params, **more):
+        return compare(self.target, self.name, prompts, params, self.table, **more)
+
+    def start(self, plugins=None, tables=None, **engine):
+        return start_with(self.target, self.name, self.table, plugins, tables, **engine)
+
+    def plain(self, prompts, params):
+        return plain(self.target, prompts, params)
+
+
 @pytest.fixture(params=DRAFTERS)
-def own(request, one_layer):
-    """A drafter's name and table."""
-    table = DRAFTERS[request.param]
-    if request.param == "draft_model":
-        table = {**table, "options": {"model": str(one_layer)}}
-    return request.param, table
+def own(request, short_llama, one_layer):
+    name, table = request.param, DRAFTERS[request.param]
+    table = {**table, "options": {"model": str(one_layer)}} if name == "draft_model" else table
+    return Own(TARGETS.get(name, short_llama), name, table)
 
 
-def test_log_probabilities_of_prompt_and_tokens(short_llama, own):
-    compare(short_llama, own[0], PROMPTS[:3], HOT.model_copy(update={"logprobs": 3, "prompt_logprobs": 2}), own[1])
+def test_log_probabilities_of_prompt_and_tokens(own):
+    own.compare(PROMPTS[:3], HOT.model_copy(update={"logprobs": 3, "prompt_logprobs": 2}))
 
 
 @pytest.mark.parametrize("pages", [{}, PAGES], ids=["contiguous", "pages"])
-def test_several_choices(short_llama, own, pages):
+def test_several_choices(own, pages):
     params = HOT.model_copy(update={"n": 3, "logprobs": 1})
-    found, _ = compare(short_llama, own[0], PROMPTS[:2], params, own[1], tables=pages)
+    found, _ = own.compare(PROMPTS[:2], params, tables=pages)
     assert len({one.token_ids for one in found[0].choices}) > 1
 
 
 @pytest.mark.parametrize("chunk", [1, 3])
-def test_prompts_in_chunks_beside_drafts(short_llama, own, chunk):
-    _, figures = compare(short_llama, own[0], PROMPTS, HOT, own[1], serve=one_per_step, chunk=chunk, max_rows=24)
+def test_prompts_in_chunks_beside_drafts(own, chunk):
+    _, figures = own.compare(PROMPTS, HOT, serve=one_per_step, chunk=chunk, max_rows=24)
     assert figures["drafted"] > 0
 
 
-def test_a_grammar_of_another_plugin_sees_drafts(short_llama, own):
+def test_a_grammar_of_another_plugin_sees_drafts(own):
     for params in (greedy(16), HOT):
-        compare(short_llama, own[0], PROMPTS[:3], params, own[1], plugins={"grammar": Grammar})
+        own.compare(PROMPTS[:3], params, plugins={"grammar": Grammar})
 
 
-def test_prefix_cache_with_some_requests_off_or_bounded(short_llama, own):
+def test_prefix_cache_with_some_requests_off_or_bounded(own):
     """The same prompts again and again, whole answers too; at most so many drafts as each request allows."""
-    table, bounds = {**own[1], "options": dict(own[1]["options"])}, [None, 0, 1, 2, 0]
-    expected = plain(short_llama, PROMPTS, HOT)
+    bounds = [None, 0, 1, 2, 0]
+    expected = own.plain(PROMPTS, HOT)
     prompts = [*PROMPTS, *([*done.prompt_ids, *done.token_ids] for done in expected)]
-    again = plain(short_llama, prompts, HOT)
-    with start_with(short_llama, own[0], table, tables=PAGES) as engine:
+    again = own.plain(prompts, HOT)
+    with own.start(tables=PAGES) as engine:
         for _ in range(2):
             ids = [
                 engine.add(prompt, HOT, options={} if most is None else {"spec_decoding": {"max_draft_tokens": most}})
@@ -92,7 +113,7 @@ def test_prefix_cache_with_some_requests_off_or_bounded(short_llama, own):
                 assert most != 0 or done.drafts.windows == 0
         for done, most in zip(found, bounds * 2, strict=True):
             # A prefix is found where every role has computed it: a draft model that never ran for it has not.
-            assert done.cached_tokens >= 8 or len(done.prompt_ids) < 9 or (most == 0 and own[0] in {"draft_model", "self"})
+            assert done.cached_tokens >= 8 or len(done.prompt_ids) < 9 or (most == 0 and own.name in {"draft_model", "self"})
 
 
 def test_a_draft_model_whose_logits_are_no_numbers(one_layer, short_llama, tmp_path):
@@ -119,9 +140,9 @@ def test_a_request_that_is_off_computes_no_row_of_a_draft_model(one_layer, short
 @pytest.mark.parametrize(
     "pages", [{}, {"paged_kv": {"page_size": 4, "prefix_cache": False}}], ids=["contiguous", "pages"]
 )
-def test_preemption_with_drafts_outstanding(short_llama, own, pages):
-    expected = plain(short_llama, PROMPTS, HOT)
-    with start_with(short_llama, own[0], own[1], {"events": Events}, pages, kv_tokens=64, max_context=60) as engine:
+def test_preemption_with_drafts_outstanding(own, pages):
+    expected = own.plain(PROMPTS, HOT)
+    with own.start({"events": Events}, pages, kv_tokens=64, max_context=60) as engine:
         for serve in (together, one_per_step):
             assert_same(serve(engine, PROMPTS, HOT), expected)
             assert_idle_with(engine)
@@ -129,11 +150,11 @@ def test_preemption_with_drafts_outstanding(short_llama, own, pages):
 
 
 @pytest.mark.parametrize("pages", [{}, PAGES], ids=["contiguous", "pages"])
-def test_abort_with_drafts_outstanding(short_llama, own, pages):
+def test_abort_with_drafts_outstanding(own, pages):
     """Whenever one is aborted, the others go on as if it had not been there."""
-    expected = plain(short_llama, PROMPTS, HOT)
-    with start_with(short_llama, own[0], own[1], tables=pages, chunk=8) as engine:
-        for steps in range(1, 8):
+    expected = own.plain(PROMPTS, HOT)
+    with own.start(tables=pages, chunk=8) as engine:
+        for steps in (1, 2, 3, 5):
             ids, done = [engine.add(prompt, HOT) for prompt in PROMPTS], {}
             for _ in range(steps):
                 done |= {chunk.request_id: chunk.completion for chunk in engine.step() if chunk.completion}
@@ -163,15 +184,15 @@ def test_rows_run_short_of_drafts(short_llama):
         compare(short_llama, "scripted", prompts, HOT, table, max_rows=11)
 
 
-def test_priorities(short_llama, own):
+def test_priorities(own):
     """Who goes first ends first, with its own tokens."""
-    expected = plain(short_llama, PROMPTS, HOT)
+    expected = own.plain(PROMPTS, HOT)
     priorities = [3, 1, 2, 0, 4]
-    with start_with(short_llama, own[0], own[1], policy="priority", max_requests=1) as engine:
+    with own.start(policy="priority", max_requests=1) as engine:
         ids = [engine.add(p, HOT, priority=n) for p, n in zip(PROMPTS, priorities, strict=True)]
         ended = [chunk.request_id for chunk in engine.follow(*ids) if chunk.completion is not None]
         assert [priorities[ids.index(id)] for id in ended] == sorted(priorities)
-    with start_with(short_llama, own[0], own[1], policy="priority", max_requests=2) as engine:
+    with own.start(policy="priority", max_requests=2) as engine:
         ids = [engine.add(p, HOT, priority=n) for p, n in zip(PROMPTS, priorities, strict=True)]
         assert_same(finish(engine, ids), expected)
         assert_idle_with(engine)
