@@ -1,4 +1,4 @@
-"""What one layer's sparse attention costs in a decode step, as the context grows: it reads 512 entries, whatever there is.
+"""What one layer's sparse attention costs in a decode step, as the context grows: it reads 512 entries, however many.
 
 Latent attention of DeepSeek-V3.2's widths on the default KV, one request, the cache filled with random entries. Beside
 the sparse attention stand the indexer, which scores every key, and dense latent attention over the same cache.

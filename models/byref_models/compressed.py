@@ -1,4 +1,4 @@
-"""DeepSeek-V4's attention: a window, compressed entries beside it, one tensor as key and value. Knows names; no cache."""
+"""DeepSeek-V4's attention: a window beside compressed entries, one tensor as key and value. Knows names; no cache."""
 
 from __future__ import annotations
 

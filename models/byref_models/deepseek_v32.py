@@ -24,7 +24,7 @@ class DeepseekV32(DeepseekV3):
 
 
 def index_layout(config: PretrainedConfig, published: Literal["half", "interleaved"]) -> Literal["half", "interleaved"]:
-    """How the indexer's rotary elements are paired: as the configuration says, or else as the published models do it."""
+    """How the indexer's rotary elements are paired: as the configuration says, or else as published models do it."""
     told = getattr(config, "indexer_rope_interleave", None)
     if told is None:
         return published

@@ -1,4 +1,4 @@
-"""DeepSeek-V4: residual streams, windows beside compressed entries, experts of which the first follow from the token."""
+"""DeepSeek-V4: residual streams, windows beside compressed entries, first experts by token. Knows names; no cache."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ class DeepseekV4(CausalLM):
 
 
 class DeepseekV4MTP(DeepseekV4):
-    """The draft module: row i has the token after position i and the target's streams at it, as a tap at "last" shows."""
+    """The draft module: row i has the token after position i and the target's streams at it, as a tap "last" shows."""
 
     def __init__(self, config: PretrainedConfig, ask: Ask) -> None:
         super().__init__(config, ask)

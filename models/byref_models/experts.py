@@ -24,8 +24,8 @@ def mixture(
     renormalise: bool,
     **more: Any,
 ) -> MoESpec:
-    """The experts of layer `i`: `name` is their module's, `parts` what it calls gate, up and down of one of them; `more`
-    are further fields of the spec."""
+    """The experts of layer `i`: `name` is their module's, `parts` what it calls gate, up and down of one of them;
+    `more` are further fields of the spec."""
     name, width = f"model.layers.{i}.{name}", config.hidden_size
 
     def of_all(part: str, rows: int) -> tuple[Part, ...]:

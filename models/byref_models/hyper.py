@@ -32,7 +32,8 @@ class _Mixer:
             setattr(self, attribute, ask(self, attribute, spec))
 
     def _mix(self, x: Tensor) -> Tensor:
-        return functional.linear(unit(x.flatten(-2).float(), self._norm_eps), self.weight())  # type: ignore[attr-defined]
+        flat = unit(x.flatten(-2).float(), self._norm_eps)
+        return functional.linear(flat, self.weight())  # type: ignore[attr-defined]
 
 
 class HyperConnection(_Mixer):
@@ -64,7 +65,7 @@ class HyperConnection(_Mixer):
 
     @staticmethod
     def join(out: Tensor, x: Tensor, post: Tensor, comb: Tensor) -> Tensor:
-        """The streams after the half: `post` of its result `out` [rows, width], and the streams mixed by `comb`'s columns."""
+        """The streams after the half: `post` of its result [rows, width], and the streams mixed by `comb`'s columns."""
         return torch.baddbmm(post.unsqueeze(-1) * out.unsqueeze(1), comb.transpose(1, 2), x)
 
 

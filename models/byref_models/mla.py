@@ -147,7 +147,7 @@ def _attention(config: PretrainedConfig, role: str, i: int, indexer: Indexer | N
 
 
 def latent_layout(config: PretrainedConfig) -> Literal["half", "interleaved"]:
-    """How the attention's rotary elements are paired: DeepSeek-V3's configuration may say, the later ones only interleave."""
+    """How the attention's rotary elements are paired: DeepSeek-V3's configuration may say, later ones interleave."""
     return "interleaved" if getattr(config, "rope_interleave", True) else "half"
 
 

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import random
-from functools import cache
 from pathlib import Path
 
 import pytest
-import transformers
 from checkpoints import VOCABULARY
 from engines import assert_idle, greedy, one_per_step, start, together
-from equality import TOP, TransformersOracle, assert_equal, assert_scores
+from equality import TOP, Remembered, assert_equal, assert_scores
 from families import EVERY, FAMILIES, LATENT, LONG, save_family
 
 from byref.answers import experts
@@ -64,7 +62,10 @@ VARIANTS = {
         {"partial_rotary_factor": 1.0, "sliding_window": None, "rope_parameters": None},
     ),
     "DeepSeek-V3, no latent of queries, halves": ("DeepSeek-V3", {"q_lora_rank": None, "rope_interleave": False}),
-    "DeepSeek-V3, biases": ("DeepSeek-V3", {"attention_bias": True, "norm_topk_prob": False, "n_group": 1, "topk_group": 1}),
+    "DeepSeek-V3, biases": (
+        "DeepSeek-V3",
+        {"attention_bias": True, "norm_topk_prob": False, "n_group": 1, "topk_group": 1},
+    ),
     "DeepSeek-V3, yarn": (
         "DeepSeek-V3",
         {
@@ -86,16 +87,6 @@ VARIANTS = {
 
 
 SHORT_CONTEXT = FAMILIES["Phi-3"].changes["original_max_position_embeddings"]
-
-
-class Remembered(TransformersOracle):
-    """Asks its model once."""
-
-    def __init__(self, folder):
-        super().__init__(transformers.AutoModelForCausalLM.from_pretrained(folder))
-        ask_tokens, ask_scores = cache(super().tokens), cache(super().scores)
-        self.tokens = lambda ids, n: ask_tokens(tuple(ids), n)
-        self.scores = lambda ids: ask_scores(tuple(ids))
 
 
 def prompts(name: str, seed: int = 0) -> list[list[int]]:

@@ -8,7 +8,7 @@ import os
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 
@@ -26,7 +26,13 @@ class Browser:
         self._numbers = itertools.count(1)
         self._read, answers = os.pipe()
         commands, self._write = os.pipe()
-        flags = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--remote-debugging-pipe"]
+        flags = [
+            "--headless=new",
+            "--no-sandbox",
+            "--disable-gpu",
+            "--disable-dev-shm-usage",
+            "--remote-debugging-pipe",
+        ]
         program = ["/bin/bash", "-c", f'exec "$@" 3<&{commands} 4>&{answers}', "bash", CHROMIUM]
         self._process = subprocess.Popen(
             [*program, *flags, f"--user-data-dir={profile}", "about:blank"],
@@ -44,7 +50,7 @@ class Browser:
         while self._message().get("method") != "Page.loadEventFired":
             continue
 
-    def __enter__(self) -> Browser:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -7,11 +7,13 @@ a first divergence, which may only stand where the oracle's two likeliest tokens
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
 from typing import Final, Protocol
 
 import torch
 from engines import greedy, together
-from transformers import PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 
 from byref.contract import SamplingParams
 from byref.engine import Completion, Engine
@@ -61,6 +63,16 @@ class TransformersOracle:
             for row, token, top in zip(logprobs, ids[1:], likeliest, strict=True)
         ]
         return [None, *rows]
+
+
+class Remembered(TransformersOracle):
+    """The model of a folder, asked once for each text."""
+
+    def __init__(self, folder: Path) -> None:
+        super().__init__(AutoModelForCausalLM.from_pretrained(folder))
+        ask_tokens, ask_scores = cache(super().tokens), cache(super().scores)
+        self.tokens = lambda ids, n: ask_tokens(tuple(ids), n)
+        self.scores = lambda ids: ask_scores(tuple(ids))
 
 
 class EngineOracle:

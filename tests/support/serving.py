@@ -143,3 +143,9 @@ def serving(
         server.should_exit = True
         thread.join(PATIENCE)
         assert not thread.is_alive(), "the server does not stop"
+
+
+def free_port() -> int:
+    """A port that nobody listened on a moment ago."""
+    with listen("127.0.0.1", 0) as sock:
+        return int(sock.getsockname()[1])

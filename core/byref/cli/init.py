@@ -41,9 +41,9 @@ def _needed(model: str) -> tuple[list[str], bool]:
         return default, True  # every model of the catalog runs with the default plugins
     architecture = open_checkpoint(model).architecture
     known = PluginHost.load(Config()).registry.models
-    if architecture in known:
-        return default, False
     owners = providers().get(architecture, ())
+    if architecture in known:
+        return [*default, *owners[:1]], False  # an architecture that is known may need another plugin to run
     if not owners:
         what = f"no installed plugin knows the architecture {architecture!r}"
         hint = f"known are: {', '.join(sorted(known))}; install a plugin that has it"

@@ -105,7 +105,7 @@ class Registry(Protocol):
         """A `byref <name>` command: the `module:attribute` of a typer app or function."""
 
     def route(self, path: str, make: Callable[[], Any]) -> None:
-        """An ASGI application (a FastAPI or Starlette one, say) that `byref serve` answers with under `/plugins/<plugin>/<path>`.
+        """An ASGI application that `byref serve` answers with under `/plugins/<plugin>/<path>`: a FastAPI one, say.
 
         `make` is called once, after the engine has started. What it makes runs in the server's event loop: it
         may read what hooks, which run in the engine's thread, leave for it.

@@ -95,8 +95,8 @@ class AttendFused(Protocol):
 
 
 class AttendLatent(Protocol):
-    """q [rows, heads, plain_dim + rotary dim] before rotation, latent [rows, value_dim + rotary dim] before its norm and
-    rotation -> [rows, heads * head_value_dim]. May write into both."""
+    """q [rows, heads, plain_dim + rotary dim] before rotation, latent [rows, value_dim + rotary dim] before its norm
+    and rotation -> [rows, heads * head_value_dim]. May write into both."""
 
     def __call__(self, q: Tensor, latent: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor: ...
 
@@ -127,8 +127,8 @@ class Take(Protocol):
 
 class Select(Protocol):
     """Chooses what a layer's attention sees: index queries [rows, heads, dim], index keys [rows, dim], weights
-    [rows, heads], rotated and not scaled. May write into q and k. The selection stays in the answering plugin's state; a
-    layer without an indexer passes nothing, one whose keys are compressed passes none."""
+    [rows, heads], rotated and not scaled. May write into q and k. The selection stays in the answering plugin's state;
+    a layer without an indexer passes nothing, one whose keys are compressed passes none."""
 
     def __call__(self, q: Tensor | None, k: Tensor | None, weights: Tensor | None, ctx: ForwardContext) -> None: ...
 
@@ -237,7 +237,7 @@ class RotarySpec(Spec[Rotate]):
 
 @dataclass(frozen=True, kw_only=True)
 class SelectionSpec:
-    """An attention that sees only what the selection of layer `source` holds; of compressed entries where it has some."""
+    """An attention that sees only what the selection of layer `source` holds; of compressed entries, if it has some."""
 
     source: int
     top_k: int
@@ -294,8 +294,8 @@ class RotaryAttentionSpec(Spec[AttendFused]):
 
 @dataclass(frozen=True, kw_only=True)
 class LatentAttentionSpec(Spec[AttendLatent]):
-    """Coarse: multi-head latent attention (DeepSeek-V2). The latent is normed and its tail rotated, as is the tail of every
-    query; the entry is both. Keys and values of a head are products of the latent with its rows of `expand`."""
+    """Coarse: multi-head latent attention (DeepSeek-V2). The latent is normed and its tail rotated, as is the tail of
+    every query; the entry is both. Keys and values of a head are products of the latent with its rows of `expand`."""
 
     attention: AttentionSpec
     """Of form mla: over latent entries, as if the queries had been taken through `expand` already."""
@@ -399,8 +399,8 @@ class TapSpec(Spec[Take]):
 class IndexSpec(Spec[Select]):
     """The selection half of an indexer (the projections are the model's): see DeepSeek-V3.2.
 
-    A row's score of a key is the sum over heads of weight * relu(q . k), times (heads * dim) ** -0.5. The `top_k` best of
-    all keys of the request that the row may see are chosen; of equal scores the lowest position.
+    A row's score of a key is the sum over heads of weight * relu(q . k), times (heads * dim) ** -0.5. The `top_k` best
+    of all keys of the request that the row may see are chosen; of equal scores the lowest position.
     """
 
     heads: int

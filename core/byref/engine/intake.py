@@ -167,7 +167,8 @@ def _salted(salt: object, where: str) -> dict[str, str]:
     if salt is None:
         return {}
     if not isinstance(salt, str) or not salt:
-        raise RequestError(f"the cache salt {salt!r} is no text", where=f"{where}, field cache_salt", hint="leave it out")
+        where = f"{where}, field cache_salt"
+        raise RequestError(f"the cache salt {salt!r} is no text", where=where, hint="leave it out")
     return {"cache_salt": salt}
 
 

@@ -171,7 +171,11 @@ def _size(
 
 def _vocabulary(checkpoint: Checkpoint) -> Vocabulary:
     """Its tokenizer is built when a plugin asks: that takes a while."""
-    return Vocabulary(checkpoint.end_ids, lambda: checkpoint.tokenizer().backend.to_str())
+
+    def definition() -> str:
+        return str(checkpoint.tokenizer().backend.to_str())
+
+    return Vocabulary(checkpoint.end_ids, definition)
 
 
 def _room(pools: Sequence[PoolSpec], device: torch.device, requests: int, context: int) -> int:

@@ -1,4 +1,4 @@
-"""Sparse attention as a plugin: what an indexer selects, and what a compressor has made. Importing it imports no torch."""
+"""Sparse attention as a plugin: what an indexer selects, and what a compressor made. Importing it imports no torch."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     index_keys: Literal["auto", "fp8"] = "auto"
-    """How index keys are stored: as they are computed, or as fp8 (e4m3) with a scale per 128 elements. Index queries are
-    rounded alike, and both are rotated by a Hadamard matrix before, so that no element stands out."""
+    """How index keys are stored: as they are computed, or as fp8 (e4m3) with a scale per 128 elements. Index queries
+    are rounded alike, and both are rotated by a Hadamard matrix before, so that no element stands out."""
     kernels: Literal["auto", "torch", "triton"] = "auto"
     """What computes scores and attention: Triton kernels on CUDA, plain torch elsewhere."""
 

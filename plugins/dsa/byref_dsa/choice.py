@@ -14,7 +14,9 @@ from byref.contract.roles import Pool
 WHERE = "[plugins.dsa] kernels"
 
 
-def chooses_triton(choice: Literal["auto", "torch", "triton"], device: torch.device, pools: Sequence[Pool | None]) -> bool:
+def chooses_triton(
+    choice: Literal["auto", "torch", "triton"], device: torch.device, pools: Sequence[Pool | None]
+) -> bool:
     """Whether kernels read the pools; `auto` takes them where they work.
 
     Raises:

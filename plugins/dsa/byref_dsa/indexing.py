@@ -1,4 +1,4 @@
-"""Answers indexers: keeps their keys, scores a request's whole history, holds the selection. Knows pools and batches."""
+"""Answers indexers: keeps keys, scores a request's whole history, holds the selection. Knows pools and batches."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-# ruff: noqa: ANN001, ANN201, N803, PLR0915  (a kernel takes pointers, names its constants in capitals, is one piece)
+# ruff: noqa: ANN001, ANN201, N803  (a kernel takes pointers, names its constants in capitals, is one piece)
 # mypy: ignore-errors
-"""Triton kernels of sparse attention: index scores, attention over gathered entries. Know pointers; nothing of requests."""
+"""Triton kernels of sparse attention: index scores, attention over gathered entries. Know pointers; no requests."""
 
 from __future__ import annotations
 
@@ -29,8 +29,8 @@ def score_kernel(
     BLOCK_N: tl.constexpr,
     BLOCK_D: tl.constexpr,
 ):
-    """Some rows of one request over one block of keys, which is read once for them: `scores` [rows, keys] fp32, the sum over
-    heads of weight * relu(q . key) * scale."""
+    """Some rows of one request over one block of keys, which is read once for them: `scores` [rows, keys] fp32, the sum
+    over heads of weight * relu(q . key) * scale."""
     blocks = tl.cdiv(width, BLOCK_R)
     request, first = tl.program_id(0) // blocks, (tl.program_id(0) % blocks) * BLOCK_R
     key = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -75,8 +75,8 @@ def attend_kernel(
     BLOCK_V: tl.constexpr,
     BLOCK_T: tl.constexpr,
 ):
-    """Partial softmax of one row and some heads over one part of its entries: `sums` [splits, rows, heads, value dim], not
-    divided yet, and by row and head the largest score (`peaks`) and the sum of weights (`totals`), all fp32.
+    """Partial softmax of one row and some heads over one part of its entries: `sums` [splits, rows, heads, value dim],
+    not divided yet, and by row and head the largest score (`peaks`) and the sum of weights (`totals`), all fp32.
 
     The leading VALUE_DIM elements of an entry are its value, and all of it its key: the rest of the key is read apart.
     """

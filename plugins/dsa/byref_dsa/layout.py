@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 import torch
 
-from byref.contract.errors import PluginError
+from byref.contract.errors import ConfigError, PluginError
 from byref.contract.specs import AttentionSpec, CompressSpec, IndexSpec, PoolSpec, Spec, of_kind
 from byref.contract.step import Step
 from byref_dsa.codecs import Fp8Keys
@@ -38,11 +38,18 @@ class Layout:
 
         Raises:
             PluginError: a layer shares a selection that no layer before it makes, or attends to one of another size.
+            ConfigError: index keys cannot be rotated.
         """
         dtypes = {pool.role: pool.dtype for pool in of_kind(specs, PoolSpec)}
         indexers, compressors = of_kind(specs, IndexSpec), of_kind(specs, CompressSpec)
         for attention in of_kind(specs, AttentionSpec):
             _check_source(attention, indexers)
+        for odd in (spec.dim for spec in indexers if index_keys == "fp8" and spec.dim & (spec.dim - 1)):
+            raise ConfigError(
+                f"index keys of {odd} elements cannot be rotated, and fp8 keys are: a power of two is needed",
+                where="[plugins.dsa] index_keys",
+                hint='"auto"',
+            )
         pools = [*_key_pools(indexers, dtypes, index_keys), *_compressed_pools(compressors, dtypes)]
         return cls(tuple(indexers), tuple(compressors), tuple(pools))
 

@@ -5,19 +5,8 @@ from __future__ import annotations
 from functools import cache
 
 import pytest
-import transformers
-from equality import TransformersOracle
+from equality import Remembered
 from families import SPARSE, save_family
-
-
-class Remembered(TransformersOracle):
-    """Asks its model once."""
-
-    def __init__(self, folder):
-        super().__init__(transformers.AutoModelForCausalLM.from_pretrained(folder))
-        ask_tokens, ask_scores = cache(super().tokens), cache(super().scores)
-        self.tokens = lambda ids, n: ask_tokens(tuple(ids), n)
-        self.scores = lambda ids: ask_scores(tuple(ids))
 
 
 @pytest.fixture(scope="session")

@@ -50,9 +50,7 @@ CASES = {
 @pytest.mark.parametrize(("rows", "heads", "key_dim", "value_dim", "count", "with_sinks"), CASES.values(), ids=CASES)
 def test_attention_equals_plain_torch(monkeypatch, rows, heads, key_dim, value_dim, count, with_sinks):
     monkeypatch.setattr(paths, "SPLIT_ENTRIES", 32)
-    spec = AttentionSpec(
-        name="a", heads=heads, kv_heads=1, key_dim=key_dim, value_dim=value_dim, scale=0.2, form="mla"
-    )
+    spec = AttentionSpec(name="a", heads=heads, kv_heads=1, key_dim=key_dim, value_dim=value_dim, scale=0.2, form="mla")
     q, data = made(rows, heads, key_dim, scale=2.0), made(150, key_dim, seed=1)
     draw = torch.Generator().manual_seed(4)
     slots = torch.randint(150, (rows, count), generator=draw).to(DEVICE)

@@ -12,11 +12,9 @@ from engines import greedy, start
 from equality import TOP, assert_equal
 from families import save_family
 
-import byref_dsa.compression as compression
-import byref_dsa.indexing as indexing
-import byref_dsa.layout as layout
 from byref.contract import EngineStopped, Plugin, PluginInfo, hookimpl
 from byref.contract.specs import AttentionSpec, rewrite
+from byref_dsa import compression, indexing, layout
 from byref_dsa.attention import GatheredAttention
 from byref_dsa.states import SlotMappings, TopKShare
 from byref_models import deepseek_v32
@@ -188,9 +186,8 @@ def test_a_context_shorter_than_the_selection_is_dense_attention(tmp_path, monke
     """To the last bit by the dense path, and within rounding by the sparse one."""
     save_family(tmp_path, "DeepSeek-V3.2", index_topk=64)
     found = []
-    for plugins in ({"dense": Dense}, {}, "sparse"):
-        if plugins == "sparse":
-            plugins = {}
+    for plugins, sparse in (({"dense": Dense}, False), ({}, False), ({}, True)):
+        if sparse:
             monkeypatch.setattr(GatheredAttention, "__call__", always_sparse)
         with start(tmp_path, plugins, ENABLE, chunk=7) as engine:
             done = [engine.generate([prompt], greedy(8, prompt_logprobs=TOP))[0] for prompt in PROMPTS]

@@ -8,7 +8,8 @@ import pytest
 from checkpoints import VOCABULARY
 from drafts import Told
 from engines import assert_idle, greedy, one_per_step, start, together
-from equality import TOP, assert_equal, assert_tokens
+from equality import TOP, Remembered, assert_equal, assert_tokens
+from families import save_family
 from memory import fill_free
 
 TOKENS = 6
@@ -44,6 +45,44 @@ def test_every_length_equals_transformers(family, enable, chunk):
         assert_equal(engine, oracle, PROMPTS, TOKENS)
 
 
+YARN = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 16.0, "original_max_position_embeddings": 32}
+VARIANTS = {
+    "DeepSeek-V3.2, yarn": ("DeepSeek-V3.2", {"rope_parameters": YARN | {"mscale": 1.0, "mscale_all_dim": 1.0}}),
+    "DeepSeek-V3.2, a wider selection": ("DeepSeek-V3.2", {"index_topk": 16, "mlp_layer_types": ["sparse", "dense"]}),
+    "GLM-5, a pattern": ("GLM-5", {"indexer_types": None, "index_topk_pattern": "FSSF"}),
+    "GLM-5, every other": ("GLM-5", {"indexer_types": None, "index_topk_freq": 2, "index_skip_topk_offset": 1}),
+    "DeepSeek-V4, yarn": ("DeepSeek-V4", {"rope_parameters": YARN, "compress_rope_theta": 4e4, "rope_theta": 1e4}),
+    "DeepSeek-V4, no hashes, sigmoid": (
+        "DeepSeek-V4",
+        {
+            "mlp_layer_types": ["moe"] * 4,
+            "scoring_func": "sigmoid",
+            "layer_types": ["heavily_compressed_attention"] * 4,
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("variant", VARIANTS.values(), ids=VARIANTS)
+def test_every_variant_equals_transformers(tmp_path, variant):
+    name, changes = variant
+    oracle = Remembered(save_family(tmp_path, name, seed=1, **changes))
+    with serve_sparse(tmp_path, PAGED, chunk=10) as engine:
+        assert_equal(engine, oracle, FEW, TOKENS, one_per_step)
+
+
+def test_published_ratios_equal_transformers(tmp_path):
+    """Entries of 4 and 128 tokens beside a window of 128, at each side of their boundaries."""
+    rates = {"compressed_sparse_attention": 4, "heavily_compressed_attention": 128}
+    changes = {"compress_rates": rates, "sliding_window": 128, "max_position_embeddings": 512, "index_topk": 16}
+    oracle = Remembered(save_family(tmp_path, "DeepSeek-V4", **changes))
+    draw = random.Random(2)
+    prompts = [[draw.randrange(VOCABULARY) for _ in range(n)] for n in (127, 128, 129, 255, 256, 257)]
+    with serve_sparse(tmp_path, PAGED, chunk=50, max_rows=128) as engine:
+        assert_equal(engine, oracle, prompts, 3)
+        assert_idle(engine)
+
+
 @pytest.mark.parametrize("chunk", [3, 64])
 def test_prefix_hits_equal_transformers(family, chunk):
     _, folder, oracle = family
@@ -67,7 +106,7 @@ def test_preempted_requests_equal_transformers(family):
 
 def start_told(family, *, tree, enable, **engine):
     """An engine that is told drafts, some of them right."""
-    name, folder, oracle = family
+    _, folder, oracle = family
     engine = serve_sparse(folder, enable, {"told": Told}, {"told": {"tree": tree}}, **engine)
     told = engine.parts.host.plugin("told").instance
     told.reference = {tuple(prompt): oracle.tokens(prompt, 14) for prompt in PROMPTS[4::3]}

@@ -10,9 +10,8 @@ import torch
 from families import save_family
 from windows import Rows, request, sizing_of
 
-import byref_dsa.scoring as scoring
 from byref.answers.fine import answer_layer_norm
-from byref.contract import PluginError, Window
+from byref.contract import ConfigError, PluginError, Window
 from byref.contract.roles import TARGET
 from byref.contract.specs import (
     AttentionSpec,
@@ -24,6 +23,7 @@ from byref.contract.specs import (
     RotarySpec,
     SelectionSpec,
 )
+from byref_dsa import scoring
 from byref_dsa.codecs import Fp8Keys, hadamard, round_fp8
 from byref_dsa.layout import Layout
 from byref_dsa.scoring import best, index_scores
@@ -86,7 +86,10 @@ def test_a_rotation_of_both_sides_keeps_products_and_one_of_one_side_does_not():
 
 @pytest.mark.parametrize("width", [16, 128, 192])
 def test_fp8_keys_keep_three_bits_and_their_scales(width):
-    keys = torch.randn(5, width, generator=torch.Generator().manual_seed(3)) * torch.tensor([1e-3, 1, 30, 500, 1e5])[:, None]
+    keys = (
+        torch.randn(5, width, generator=torch.Generator().manual_seed(3))
+        * torch.tensor([1e-3, 1, 30, 500, 1e5])[:, None]
+    )
     codec = Fp8Keys(torch.float32)
     stored = codec.encode(keys)
     assert stored.shape == (5, codec.width(width))
@@ -143,6 +146,36 @@ def test_a_selection_that_nobody_makes_stops_the_start():
         Layout.of([POOL, replace(INDEX, layer=2), attention(1, 2)], "auto")
     with pytest.raises(PluginError, match="sees 4 entries, and its indexer selects 3"):
         Layout.of([POOL, INDEX, attention(0, 0, 4)], "auto")
+
+
+def test_fp8_keys_that_cannot_be_rotated_stop_the_start():
+    with pytest.raises(ConfigError, match="24 elements"):
+        Layout.of([POOL, replace(INDEX, dim=24)], "fp8")
+
+
+def test_fp8_on_both_sides_chooses_nearly_the_same():
+    draw = torch.Generator().manual_seed(8)
+    q, keys = torch.randn(1, 6, 64, 128, generator=draw), torch.randn(1, 400, 128, generator=draw)
+    weights, seen = torch.randn(1, 6, 64, generator=draw), torch.ones(1, 6, 400, dtype=torch.bool)
+    exact = best(index_scores(q, keys, weights), seen, 50)
+    rounded = best(index_scores(round_fp8(hadamard(q)), round_fp8(hadamard(keys)), weights), seen, 50)
+    one_side = best(index_scores(round_fp8(hadamard(q)), round_fp8(keys), weights), seen, 50)
+
+    def overlap(other):
+        return sum(len({*a} & {*b}) for a, b in zip(exact[0].tolist(), other[0].tolist(), strict=True)) / 300
+
+    assert overlap(rounded) > 0.85
+    assert overlap(one_side) < 0.4
+
+
+def test_an_engine_keeps_its_index_keys_in_fp8(checkpoints):
+    from engines import greedy, start
+
+    options = {"enable": ["models", "paged_kv", "dsa"], "dsa": {"index_keys": "fp8"}}
+    with start(checkpoints("DeepSeek-V3.2")[0], None, options) as engine:
+        pools = [pool for pool in engine.parts.sizing.pools if pool.name.endswith(".keys")]
+        assert [engine.parts.kv.pool(TARGET, pool.name).data.dtype for pool in pools] == [torch.uint8] * 2
+        assert len(engine.generate([[1, 2, 3, 4, 5, 6, 7, 8]], greedy(6))[0].token_ids) == 6
 
 
 def test_index_keys_lie_where_the_entries_lie():
@@ -203,6 +236,12 @@ def test_a_checkpoint_without_the_plugin_says_which_to_enable(tmp_path):
     save_family(tmp_path, "DeepSeek-V4")
     with pytest.raises(PluginError, match=r"nobody answers CompressSpec(.|\n)*enable dsa"):
         start(tmp_path)
+
+
+def test_init_enables_what_the_model_needs(checkpoints):
+    from byref.cli.init import _needed
+
+    assert _needed(str(checkpoints("GLM-5")[0])) == (["models", "dsa"], False)
 
 
 def compressor(ratio, overlap):
@@ -279,9 +318,7 @@ def test_entries_are_their_windows_however_rows_arrive(ratio, overlap, padded):
             continue
 
         def body(ctx, cuts=tuple(cuts), at=tuple(at)):
-            parts = [
-                torch.cat([of[i][at[i] : at[i] + cut] for i, cut in enumerate(cuts)]) for of in (kvs, gates)
-            ]
+            parts = [torch.cat([of[i][at[i] : at[i] + cut] for i, cut in enumerate(cuts)]) for of in (kvs, gates)]
             wide = [torch.cat((part, torch.zeros(ctx.rows - len(part), part.shape[1]))) for part in parts]
             if ctx.rows_per_request:
                 wide = [spread(part, [cut for cut in cuts if cut], ctx.rows_per_request, ctx.rows) for part in parts]

@@ -25,6 +25,8 @@ MANY_KEYS = 256
 """From here on two products per KV head are faster than scaled-dot-product attention."""
 MANY_SHARED = 64
 """From here on entries that all requests share are read in place, once for all."""
+SHARED_ROWS = 64
+"""Up to so many rows per request: all scores of a forward are there at once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class ViewAttention(PoolAttention):
             span = ctx.state(SCRATCH).get(key, lambda: self._span(window) if window else None)
             if span is not None:
                 return self._read(q, span)
-        elif group.requests > 1 and group.width <= FOLD_ROWS and self._shares:
+        elif group.requests > 1 and group.width <= SHARED_ROWS and self._shares:
             key = (self._shared_key, group.first_request)
             shared = ctx.state(SCRATCH).get(key, lambda: self._common(ctx, group))
             if shared is not None:
@@ -116,7 +118,10 @@ class ViewAttention(PoolAttention):
         skip = sum(takewhile(bool, alike)) * size
         if skip < MANY_SHARED:
             return None
-        return Shared((start * size, start * size + skip), *self._heads_view(ctx, group, skip))
+        index, mask = self._heads_view(ctx, group, skip)
+        if group.width > FOLD_ROWS:  # it is of rows, and is wanted of the query heads of each row
+            mask = mask[:, None].expand(-1, self._grouped, -1, -1).flatten(1, 2)
+        return Shared((start * size, start * size + skip), index, mask)
 
     def _span(self, window: Window) -> Span | None:
         """Slots of what the window's row sees, from first to end; None where some lie apart."""

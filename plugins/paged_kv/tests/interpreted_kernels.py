@@ -39,6 +39,7 @@ SPECS = {
     "wide": spec(heads=2, kv_heads=1, key_dim=128, value_dim=128),
     "unequal": spec(key_dim=24, value_dim=16),
     "windowed": spec(window=5),
+    "extreme": spec(scale=1e4),
     "capped": spec(softcap=2.0),
     "sinks": spec(sinks="sinks"),
     "latent": spec(form="mla", kv_heads=1, key_dim=40, value_dim=32),

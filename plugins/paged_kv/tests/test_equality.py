@@ -93,6 +93,33 @@ def test_a_short_pool_preempts_windows_too(family):
         assert_idle(engine)
 
 
+@pytest.mark.model
+@pytest.mark.slow
+@pytest.mark.parametrize(("page_size", "chunk"), [(16, 16), (4, 64)])
+def test_smollm2_is_served_alike(smollm2, page_size, chunk):
+    path, oracle, prompts = smollm2
+    sizes = {"chunk": chunk, "max_context": 256, "max_requests": 4}
+    with start(path, paged={"page_size": page_size}, **sizes) as engine:
+        assert_equal(engine, oracle, prompts, TOKENS, one_per_step)
+        assert engine.parts.kv.figures()["hit_tokens"] > 0
+        assert_idle(engine)
+
+
+@pytest.fixture(scope="module")
+def smollm2():
+    """The published model, its oracle, and prompts of which two begin alike."""
+    from byref.contract import ModelError
+    from byref.loading import open_checkpoint
+
+    try:
+        path = open_checkpoint("smollm2").path
+    except ModelError as error:
+        pytest.skip(f"needs the real model: {error}")
+    with engines.start(path, max_context=256, max_requests=1) as engine:
+        ids = list(engine.tokenizer.encode("A page of the cache holds the keys and values of sixteen tokens. " * 3))
+        yield path, Kept(engine), [[*ids[:37], 504], [*ids[:34], 28], ids[5:12]]
+
+
 @pytest.mark.parametrize(("page_size", "room"), [(1, 0), (4, 0), (16, 0), (4, 160)])
 def test_choices_share_the_pages_of_their_prompt_and_change_nothing(tiny_llama, page_size, room):
     params = SamplingParams(max_tokens=24, ignore_eos=True, temperature=1.0, n=4, seed=5)

@@ -138,6 +138,22 @@ def test_reading_a_shared_prefix_once_changes_nothing(short_llama, page_size, sh
     assert found == {shared, None}
 
 
+def test_prompts_behind_a_shared_prefix_read_it_once_too(short_llama, monkeypatch):
+    monkeypatch.setattr("byref_paged_kv.view_attention.MANY_SHARED", 10)
+    widths = []
+    real = ViewAttention._read_shared
+    monkeypatch.setattr(
+        ViewAttention, "_read_shared", lambda self, q, *a: widths.append(q.shape[1]) or real(self, q, *a)
+    )
+    prompts = [[*(7 * i % 250 for i in range(30)), *(j + i * i for i in range(12))] for j in range(4)]
+    params = [greedy(12, logprobs=TOP)] * 4
+    with engines.start(short_llama) as plain:
+        expected = answers(plain, prompts, params)
+    with start(short_llama, paged={"page_size": 6}, chunk=30) as engine:
+        assert_answers(together(engine, prompts, params), expected)
+    assert set(widths) == {12, 1}
+
+
 @pytest.mark.parametrize("page_size", [1, 16])
 @pytest.mark.parametrize("many", [1, 256])
 def test_reading_in_place_changes_nothing(short_llama, page_size, many, monkeypatch):

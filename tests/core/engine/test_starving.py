@@ -33,6 +33,9 @@ class ByChunks:
         self.held[request.id] = upto
         return Grant(request.id, upto)
 
+    def follows(self, request):
+        return False
+
     def release(self, request):
         self.held.pop(request.id, None)
 
