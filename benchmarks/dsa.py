@@ -1,7 +1,7 @@
 """What one layer's sparse attention costs in a decode step, as the context grows: it reads 512 entries, however many.
 
-Latent attention of DeepSeek-V3.2's widths on the default KV, one request, the cache filled with random entries. Beside
-the sparse attention stand the indexer, which scores every key, and dense latent attention over the same cache.
+Latent attention with DeepSeek-V3.2's heads and widths on the default KV: one request, the cache filled with random
+entries. Beside the sparse attention stand the indexer, which scores every key, and dense attention over the same cache.
 """
 
 from __future__ import annotations
@@ -22,7 +22,8 @@ from byref.answers.attention import PoolAttention
 from byref.capture.base import Eager
 from byref.contract import ForwardContext, Request, SamplingParams, StateMap, Window
 from byref.contract.roles import TARGET, RoleSizing, Scratch, Site, Sizing
-from byref.contract.specs import AttentionSpec, IndexSpec, PoolSpec, SelectionSpec
+from byref.contract.sparse import IndexSpec
+from byref.contract.specs import AttentionSpec, PoolSpec, SelectionSpec
 from byref.engine.batch import RowBatch
 from byref.engine.forwards import Forwards, Unit
 from byref.kv import ContiguousKV
@@ -34,7 +35,7 @@ from byref_dsa.states import SlotMappings, TopKShare
 
 CONTEXTS = (2048, 4096, 8192, 16384, 32768)
 TOP_K = 512
-HEADS, LATENT, TURNED = 16, 512, 64
+HEADS, LATENT, TURNED = 128, 512, 64
 INDEX_HEADS, INDEX_DIM = 64, 128
 BOUND = 1.3
 """Attention at the longest context may cost so many times that at the shortest."""

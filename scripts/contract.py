@@ -13,7 +13,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 CONTRACT = ROOT / "core/byref/contract"
-FILES = ("hookspecs", "specs", "roles", "context", "state", "step", "requests", "model", "plugin")
+FILES = ("hookspecs", "specs", "sparse", "calls", "roles", "context", "state", "step", "requests", "model", "plugin")
 FROZEN = ROOT / "tests/core/contract/frozen.txt"
 PAGES = ROOT / "docs/reference"
 

@@ -6,7 +6,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
-from byref.contract.specs import EmbedSpec, LinearSpec, NormSpec, Part, RowSpec, Take, TapSpec
+from byref.contract.calls import Take
+from byref.contract.specs import EmbedSpec, LinearSpec, NormSpec, Part, RowSpec, TapSpec
 
 if TYPE_CHECKING:
     from torch import Tensor

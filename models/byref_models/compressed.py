@@ -6,12 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from byref.contract.errors import ModelError
+from byref.contract.sparse import CompressSpec, IndexSpec
 from byref.contract.specs import (
     AttentionSpec,
     CompressedSpec,
-    CompressSpec,
     GroupedLinearSpec,
-    IndexSpec,
     LinearSpec,
     NormLinearSpec,
     NormSpec,

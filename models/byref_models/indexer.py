@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Literal
 
-from byref.contract.specs import IndexSpec, LayerNormSpec, LinearSpec, Part, SelectionSpec
+from byref.contract.sparse import IndexSpec
+from byref.contract.specs import LayerNormSpec, LinearSpec, Part, SelectionSpec
 from byref_models.rotary import rotary
 
 if TYPE_CHECKING:

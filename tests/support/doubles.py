@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -147,7 +149,9 @@ def start_with(path, drafter_name: str, table: Mapping | None = None, plugins=No
 
 def assert_same(found: Sequence[Completion], expected: Sequence[Completion]) -> None:
     """A client can see no difference, log-probabilities within 1e-4 included."""
-    pairs = [pair for both in zip(found, expected, strict=True) for pair in zip(*(d.choices for d in both), strict=True)]
+    pairs = [
+        pair for both in zip(found, expected, strict=True) for pair in zip(*(d.choices for d in both), strict=True)
+    ]
     for one, other in pairs:
         assert (one.token_ids, one.text, one.finished) == (other.token_ids, other.text, other.finished)
         for mine, theirs in ((one.logprobs, other.logprobs), (one.prompt_logprobs, other.prompt_logprobs)):
@@ -186,6 +190,23 @@ def plain(path, prompts, params, serve=together, plugins=None, **engine) -> list
         return serve(running, prompts, params)
 
 
+class Own(NamedTuple):
+    """A drafter as it comes with the plugin."""
+
+    target: Path
+    name: str
+    table: dict
+
+    def compare(self, prompts, params, **more):
+        return compare(self.target, self.name, prompts, params, self.table, **more)
+
+    def start(self, plugins=None, tables=None, **engine):
+        return start_with(self.target, self.name, self.table, plugins, tables, **engine)
+
+    def plain(self, prompts, params):
+        return plain(self.target, prompts, params)
+
+
 def assert_idle_with(engine: Engine) -> None:
     """Nothing is left over, in the plugin neither."""
     if type(engine.parts.kv).__name__ == "PagedKV":
@@ -200,4 +221,3 @@ def assert_idle_with(engine: Engine) -> None:
     assert not speculator._pace._followed
     for name in ("_histories", "_own", "_running"):
         assert not getattr(speculator._drafter, name, None)
-

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from byref.answers.scores import FOLD_ROWS, attend_entries, attend_heads, fold_mask
+from byref.contract.calls import Attend
 from byref.contract.context import ForwardContext, Kind
 from byref.contract.errors import PluginError
 from byref.contract.roles import BATCH, SCRATCH, Batch, Pool, Site
-from byref.contract.specs import Attend, AttentionSpec
+from byref.contract.specs import AttentionSpec
 from byref.contract.step import Window
 
 
@@ -56,7 +57,8 @@ class PoolAttention:
         self._spec, self._pool, self._sinks = spec, pool, sinks
         self._pads = Kind.MIXED in captured
         self.capturable: bool | frozenset[Kind] = self._pads or frozenset({Kind.DECODE, Kind.IDLE})
-        self._grouped = spec.heads // (1 if spec.form == "mla" else spec.kv_heads)
+        # Latent attention keeps its heads apart: nothing is folded into the query length.
+        self._grouped = 1 if spec.form == "mla" else spec.heads // spec.kv_heads
         self._by_head = sinks is None and lies_by_head(spec, pool)
         # Layers of equal views share one; a string is hashed once, the tuples in it at every look-up.
         self._share = repr(("attend", pool.space, spec.window, self._grouped, spec.kv_heads, self._by_head))

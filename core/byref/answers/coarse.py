@@ -8,9 +8,10 @@ from typing import Final
 from torch import Tensor
 from torch.nn import functional
 
+from byref.contract.calls import AttendFused, Project
 from byref.contract.context import ForwardContext
 from byref.contract.roles import Site
-from byref.contract.specs import AttendFused, GatedMLPSpec, NormLinearSpec, Project, RotaryAttentionSpec
+from byref.contract.specs import GatedMLPSpec, NormLinearSpec, RotaryAttentionSpec
 
 
 def _gelu_tanh(x: Tensor) -> Tensor:

@@ -11,8 +11,9 @@ from torch.nn import functional
 from byref.answers.coarse import gate
 from byref.answers.linear import linear_of
 from byref.answers.routing import Router
+from byref.contract.calls import Mix
 from byref.contract.roles import Site
-from byref.contract.specs import HashMoESpec, Mix, MoESpec, Part
+from byref.contract.specs import HashMoESpec, MoESpec, Part
 
 Products = Callable[[Tensor, Tensor], Tensor]
 """rows [n, inputs] sorted by expert, ends of the experts' rows [experts] int32 -> [n, outputs]."""

@@ -6,19 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from byref.contract.calls import Apply, Lend, Lookup, Narrow
 from byref.contract.context import ForwardContext
 from byref.contract.roles import BATCH, Site
-from byref.contract.specs import (
-    Apply,
-    EmbedSpec,
-    LayerNormSpec,
-    Lend,
-    Lookup,
-    Narrow,
-    NormSpec,
-    RowSpec,
-    TensorSpec,
-)
+from byref.contract.specs import EmbedSpec, LayerNormSpec, NormSpec, RowSpec, TensorSpec
 
 
 def answer_embed(spec: EmbedSpec, site: Site) -> Lookup:

@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from byref.answers.expanded import ExpandedAttention
+from byref.contract.calls import AttendLatent
 from byref.contract.context import ForwardContext
 from byref.contract.roles import Site
-from byref.contract.specs import AttendLatent, LatentAttentionSpec
+from byref.contract.specs import LatentAttentionSpec
 
 
 class LatentAttention:

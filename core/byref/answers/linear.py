@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from byref.contract.calls import Project
 from byref.contract.errors import ModelError
 from byref.contract.roles import Site
-from byref.contract.specs import GroupedLinearSpec, LinearSpec, Project
+from byref.contract.specs import GroupedLinearSpec, LinearSpec
 
 PACK_ROWS = 16
 """Batch size the packed layout is chosen for; the layout serves every other size too."""

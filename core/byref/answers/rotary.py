@@ -5,9 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from byref.contract.calls import Rotate
 from byref.contract.context import ForwardContext
 from byref.contract.roles import SCRATCH, Site
-from byref.contract.specs import RotarySpec, Rotate
+from byref.contract.specs import RotarySpec
 
 
 def answer_rotary(spec: RotarySpec, site: Site) -> Rotate:

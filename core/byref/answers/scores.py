@@ -11,6 +11,8 @@ from torch.nn import functional
 
 from byref.contract.specs import AttentionSpec
 
+BLOCK: Final = 1 << 26
+"""Scores of latent attention that exist at once."""
 FOLD_ROWS: Final = 8
 """Up to so many rows per request the query heads of a KV head are folded into the query length: grouped
 scaled-dot-product attention is slow on a CPU at decode."""
@@ -27,6 +29,8 @@ def fold_mask(mask: Tensor, grouped: int) -> Tensor:
 def attend_entries(spec: AttentionSpec, q: Tensor, entries: Tensor, mask: Tensor, sinks: Tensor | None) -> Tensor:
     """q [requests, width, heads, key_dim], entries [requests, keys, entry width], folded mask ->
     [requests * width, heads * value_dim]."""
+    if spec.form == "mla":
+        return attend_latent(spec, q, entries, mask, sinks)
     requests, width, heads, dim = q.shape
     k, v = split_entries(spec, entries)
     kv_heads = k.shape[1]
@@ -41,6 +45,31 @@ def attend_entries(spec: AttentionSpec, q: Tensor, entries: Tensor, mask: Tensor
         out = _softmax(spec, folded, k, v, mask, sinks)
         out = out.view(requests, kv_heads, -1, width, spec.value_dim).permute(0, 3, 1, 2, 4)
     return out.reshape(requests * width, -1)
+
+
+def attend_latent(spec: AttentionSpec, q: Tensor, entries: Tensor, mask: Tensor, sinks: Tensor | None) -> Tensor:
+    """The same where an entry is the key of every head, and its first part the value: two products per block of heads.
+
+    Scaled-dot-product attention has no kernel for a value narrower than its key; what it does instead copies the keys.
+    """
+    requests, width, heads, dim = q.shape
+    keys, values, count = entries.transpose(1, 2), entries[..., : spec.value_dim], entries.shape[1]
+    out = q.new_empty(requests, heads, width, spec.value_dim)
+    block = max(BLOCK // (requests * width * count), 1)
+    for first in range(0, heads, block):
+        some = slice(first, first + block)
+        scores = torch.bmm(q[:, :, some].transpose(1, 2).reshape(requests, -1, dim), keys).float() * spec.scale
+        if spec.softcap is not None:
+            scores = spec.softcap * torch.tanh(scores / spec.softcap)
+        scores = scores.view(requests, -1, width, count) + mask
+        if sinks is None:
+            weights = scores.softmax(-1)
+        else:
+            column = sinks[some].float().view(1, -1, 1, 1).expand(requests, -1, width, 1)
+            weights = torch.cat((scores, column), -1).softmax(-1)[..., :-1]
+        found = torch.bmm(weights.to(values.dtype).reshape(requests, -1, count), values)
+        out[:, some] = found.view(requests, -1, width, spec.value_dim)
+    return out.transpose(1, 2).reshape(requests * width, -1)
 
 
 def attend_heads(spec: AttentionSpec, q: Tensor, table: Tensor, index: Sequence[Tensor], mask: Tensor) -> Tensor:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
-from byref.contract.specs import Spec, Take, TapSpec
+from byref.contract.calls import Take
+from byref.contract.specs import Spec, TapSpec
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -28,6 +28,8 @@ KV_POOLS = "kv.pools"
 """Capability: strided, windowed and per-request pools of any role."""
 KV_PREFIX = "kv.prefix"
 """Capability: `KV.match` finds computed prefixes."""
+SPECULATION = "speculation"
+"""Capability: a `Speculator` that drafts."""
 
 
 @dataclass(frozen=True, slots=True)

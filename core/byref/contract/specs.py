@@ -4,13 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import TYPE_CHECKING, Any, Generic, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar
+
+from byref.contract.calls import (
+    Apply,
+    Attend,
+    AttendFused,
+    AttendLatent,
+    Codec,
+    Lend,
+    Lookup,
+    Mix,
+    Narrow,
+    Project,
+    Rotate,
+    Take,
+)
 
 if TYPE_CHECKING:
     import torch
-    from torch import Tensor
-
-    from byref.contract.context import ForwardContext
 
 C = TypeVar("C")
 S = TypeVar("S", bound="Spec[Any]")
@@ -54,89 +66,6 @@ def rewrite(specs: Sequence[Spec[Any]], kind: type[S], edit: Callable[[S], S]) -
         return edit(spec) if isinstance(spec, kind) else spec
 
     return [visit(spec) for spec in specs]
-
-
-class Project(Protocol):
-    """x [rows, inputs] -> [rows, outputs], plus `residual` [rows, outputs] where given."""
-
-    def __call__(self, x: Tensor, residual: Tensor | None = None) -> Tensor: ...
-
-
-class Apply(Protocol):
-    """x [rows, width] -> [rows, width]."""
-
-    def __call__(self, x: Tensor) -> Tensor: ...
-
-
-class Lookup(Protocol):
-    """ids [rows] int64 -> [rows, width]."""
-
-    def __call__(self, ids: Tensor) -> Tensor: ...
-
-
-class Rotate(Protocol):
-    """Rotates x [rows, heads, dim] by its rows' positions, in place."""
-
-    def __call__(self, x: Tensor, positions: Tensor, ctx: ForwardContext) -> None: ...
-
-
-class Attend(Protocol):
-    """Writes the rows' entries and attends: q [rows, heads, key_dim], kv [rows, entry width] ->
-    [rows, heads * value_dim]. An mha entry is every head's key, then every head's value; an mla entry is
-    the latent (also the value), then the rotary part."""
-
-    def __call__(self, q: Tensor, kv: Tensor, ctx: ForwardContext) -> Tensor: ...
-
-
-class AttendFused(Protocol):
-    """qkv [rows, (heads + 2 * kv_heads) * dim] before rotation -> [rows, heads * dim]. May write into qkv."""
-
-    def __call__(self, qkv: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor: ...
-
-
-class AttendLatent(Protocol):
-    """q [rows, heads, plain_dim + rotary dim] before rotation, latent [rows, value_dim + rotary dim] before its norm
-    and rotation -> [rows, heads * head_value_dim]. May write into both."""
-
-    def __call__(self, q: Tensor, latent: Tensor, positions: Tensor, ctx: ForwardContext) -> Tensor: ...
-
-
-class Mix(Protocol):
-    """x [rows, width] of the tokens ids [rows] int64 -> [rows, width], plus `residual` where given."""
-
-    def __call__(self, x: Tensor, ids: Tensor, residual: Tensor | None = None) -> Tensor: ...
-
-
-class Lend(Protocol):
-    """A tensor of the checkpoint, the same at every call."""
-
-    def __call__(self) -> Tensor: ...
-
-
-class Narrow(Protocol):
-    """hidden [rows, width] -> [logit rows, width]."""
-
-    def __call__(self, hidden: Tensor, ctx: ForwardContext) -> Tensor: ...
-
-
-class Take(Protocol):
-    """Is shown hidden [rows, width]; keeps no reference to it after the call."""
-
-    def __call__(self, hidden: Tensor, ctx: ForwardContext) -> None: ...
-
-
-class Select(Protocol):
-    """Chooses what a layer's attention sees: index queries [rows, heads, dim], index keys [rows, dim], weights
-    [rows, heads], rotated and not scaled. May write into q and k. The selection stays in the answering plugin's state;
-    a layer without an indexer passes nothing, one whose keys are compressed passes none."""
-
-    def __call__(self, q: Tensor | None, k: Tensor | None, weights: Tensor | None, ctx: ForwardContext) -> None: ...
-
-
-class Compress(Protocol):
-    """Folds kv and gate, each [rows, raw width], into the compressed entries of their windows."""
-
-    def __call__(self, kv: Tensor, gate: Tensor, ctx: ForwardContext) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -393,70 +322,6 @@ class TapSpec(Spec[Take]):
 
     point: Literal["embed", "layer", "last", "normed"]
     width: int
-
-
-@dataclass(frozen=True, kw_only=True)
-class IndexSpec(Spec[Select]):
-    """The selection half of an indexer (the projections are the model's): see DeepSeek-V3.2.
-
-    A row's score of a key is the sum over heads of weight * relu(q . k), times (heads * dim) ** -0.5. The `top_k` best
-    of all keys of the request that the row may see are chosen; of equal scores the lowest position.
-    """
-
-    heads: int
-    dim: int
-    top_k: int
-    shared: bool = False
-    """Reuses the previous full layer's selection."""
-    carried: bool = False
-    """In draft steps after the first, the selection of the row that a row continues is used again."""
-    ratio: int = 1
-    """Tokens of one key."""
-    keys: str | None = None
-    """Name of the compressor whose entries are the keys."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompressSpec(Spec[Compress]):
-    """Compressed entries, one per `ratio` tokens: see DeepSeek-V4.
-
-    Each element of an entry is the sum of the window's kv, weighted by the softmax over the window of gate + bias; then
-    the entry is normed, and its tail rotated by the position of the window's first token. With `overlap` the raw width
-    is twice `width`: the first half of a row's kv and gate belongs to the entry after its own.
-    """
-
-    width: int
-    ratio: int
-    overlap: bool
-    bias: str
-    """Checkpoint name: [ratio, raw width]."""
-    norm: NormSpec
-    rotary: RotarySpec
-
-    @property
-    def raw_width(self) -> int:
-        """Elements of one row's kv, and of its gate."""
-        return 2 * self.width if self.overlap else self.width
-
-    @property
-    def pool_name(self) -> str:
-        """The pool of its entries, made by who answers it."""
-        return f"{self.name}.entries"
-
-
-class Codec(Protocol):
-    """How a pool stores its values. `width` and `dtype` are of what is stored."""
-
-    dtype: torch.dtype
-
-    def width(self, width: int) -> int:
-        """Stored elements for `width` values."""
-
-    def encode(self, values: Tensor) -> Tensor:
-        """values [n, width] -> [n, stored width] of `dtype`."""
-
-    def decode(self, stored: Tensor) -> Tensor:
-        """[n, stored width] -> values [n, width] in the pool's dtype."""
 
 
 @dataclass(frozen=True, kw_only=True)

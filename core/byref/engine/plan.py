@@ -78,8 +78,11 @@ class Planner:
         budget = self.sizing.max_rows
         for request in [one for one in self.running if one.id in self.choices]:
             self._fork_choices(request)
-        for request in sorted(self.running, key=lambda r: len(r.tokens) - r.computed):
-            budget = self._grant(request, budget, windows, grants)
+        ordered = sorted(self.running, key=lambda r: len(r.tokens) - r.computed)
+        decodes = sum(len(r.tokens) - r.computed == 1 for r in ordered)
+        for i, request in enumerate(ordered, start=1):
+            # Every decode gets its row before any gets a draft.
+            budget = self._grant(request, budget, windows, grants, kept=max(decodes - i, 0))
         self.waiting.sort(key=self.policy.rank)
         for request in list(self.waiting):
             if budget <= 0 or not self._free_rows or not self._admit(request):
@@ -165,11 +168,12 @@ class Planner:
         request.row = 0
         request.lengths.clear()
 
-    def _grant(self, request: Request, budget: int, windows: list[Window], grants: list[Grant]) -> int:
-        """Add the request's window if rows and memory allow; returns the rows left."""
+    def _grant(self, request: Request, budget: int, windows: list[Window], grants: list[Grant], kept: int = 0) -> int:
+        """Add the request's window if rows and memory allow; returns the rows left. No draft takes one of those that
+        are `kept` for others."""
         if request not in self.running or budget <= 0:
             return budget
-        window = self._window(request, budget)
+        window = self._window(request, budget, kept)
         grant = self.kv.reserve(request, len(window.tokens))
         if grant is None and window.drafts:
             window = undrafted(window)
@@ -205,7 +209,7 @@ class Planner:
         else:
             self.waiting.append(victim)
 
-    def _window(self, request: Request, budget: int) -> Window:
+    def _window(self, request: Request, budget: int, kept: int) -> Window:
         start = request.computed
         rest = len(request.tokens) - start
         prompt = rest > 1 or request.generated == 0
@@ -214,7 +218,7 @@ class Planner:
         drafts: Sequence[int] = ()
         if known == rest and not prompt:
             room = min(request.limit, self.sizing.max_context) - len(request.tokens) - 1
-            most = min(self.sizing.max_drafts, MAX_TREE, budget - known, max(room, 0))
+            most = max(min(self.sizing.max_drafts, MAX_TREE, budget - known - kept, room), 0)
             drafts = tuple(self.speculator.width(request))[:most]
         parents = tuple(p + known for p in self.speculator.parents(request))[: len(drafts)] if drafts else ()
         wants_all = request.params.prompt_logprobs is not None and start < len(request.prompt)

@@ -137,7 +137,7 @@ class Runner:
         self.hooks.commit(step)
 
     def _propose(self, step: Step) -> float:
-        """Let the speculator draft; the seconds it took, which those it drafts for share."""
+        """Let the speculator draft; the seconds it took, which all that go on share."""
         began = time.perf_counter()
         self.speculator.propose(step, partial(self._draft, step))
         seconds = time.perf_counter() - began
@@ -149,7 +149,7 @@ class Runner:
     def _draft(
         self, step: Step, role: str, windows: Sequence[Window], hidden: Tensor | None = None, draft_step: int = 0
     ) -> Tensor:
-        """A forward of a drafter's role; its known rows count as computed."""
+        """A forward of a drafter's role; the rows up to its last known one count as computed, drafts do not."""
         logits = self.forwards(role, windows, hidden, draft_step)
         for window in windows:
             step.requests[window.request].lengths[role] = window.start + window.known

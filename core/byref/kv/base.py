@@ -55,9 +55,10 @@ class SlotKV(State, KV):
     def commit(self, request: Request, path: Sequence[int]) -> None:
         start = request.computed
         in_place = len(path) == 0 or path[-1] == len(path) - 1
-        # Rows that stay in place need nothing but their entries in strided pools, which siblings may have written.
+        # Rows that stay in place need nothing but their entries in strided pools, which siblings may have written: the
+        # target's. Another role's own windows have written its entries since, and left other rows in its stage.
         for (role, _), pool in (self._strided if in_place else self._pools).items():
-            if role == TARGET or request.lengths.get(role, 0) > start:
+            if role == TARGET or (not in_place and request.lengths.get(role, 0) > start):
                 pool.keep(request.row, start, path)
 
 

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol, TypeVar
 
+from byref.contract.calls import Take
 from byref.contract.context import Kind
 from byref.contract.errors import ConfigError, PluginError
 from byref.contract.roles import Site
-from byref.contract.specs import AttentionSpec, PoolSpec, Spec, Take, TapSpec, of_kind
+from byref.contract.specs import AttentionSpec, PoolSpec, Spec, TapSpec, of_kind
 from byref.plugins.discovery import providers
 
 C = TypeVar("C")

@@ -57,7 +57,8 @@ class DSA(Plugin[Options]):
 
     @hookimpl
     def bind(self, spec: Spec[Any], site: Site) -> Callable[..., Any] | None:
-        from byref.contract.specs import AttentionSpec, CompressSpec, IndexSpec
+        from byref.contract.sparse import CompressSpec, IndexSpec
+        from byref.contract.specs import AttentionSpec
 
         if isinstance(spec, IndexSpec):
             from byref_dsa.indexing import answer_index

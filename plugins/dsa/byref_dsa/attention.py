@@ -10,9 +10,10 @@ from torch import Tensor
 
 from byref.answers.attention import PoolAttention
 from byref.answers.scores import attend_entries
+from byref.contract.calls import Attend
 from byref.contract.context import ForwardContext, Kind
 from byref.contract.roles import BATCH, Pool, Site
-from byref.contract.specs import Attend, AttentionSpec
+from byref.contract.specs import AttentionSpec
 from byref_dsa import Options
 from byref_dsa.choice import chooses_triton
 from byref_dsa.layout import Layout

@@ -8,9 +8,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from byref.contract.calls import Compress
 from byref.contract.context import ForwardContext
 from byref.contract.roles import BATCH, Pool, Site
-from byref.contract.specs import Compress, CompressSpec
+from byref.contract.sparse import CompressSpec
 from byref_dsa.layout import raw_pool
 from byref_dsa.states import SlotMappings
 

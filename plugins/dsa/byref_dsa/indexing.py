@@ -8,9 +8,10 @@ import torch
 from torch import Tensor
 
 from byref.answers.attention import Group, host_groups, visible
+from byref.contract.calls import Select
 from byref.contract.context import ForwardContext, Kind
 from byref.contract.roles import BATCH, SCRATCH, Pool, Site
-from byref.contract.specs import IndexSpec, Select
+from byref.contract.sparse import IndexSpec
 from byref_dsa import Options
 from byref_dsa.choice import chooses_triton
 from byref_dsa.codecs import hadamard, round_fp8

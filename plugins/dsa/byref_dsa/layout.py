@@ -9,7 +9,8 @@ from typing import Any, Literal
 import torch
 
 from byref.contract.errors import ConfigError, PluginError
-from byref.contract.specs import AttentionSpec, CompressSpec, IndexSpec, PoolSpec, Spec, of_kind
+from byref.contract.sparse import CompressSpec, IndexSpec
+from byref.contract.specs import AttentionSpec, PoolSpec, Spec, of_kind
 from byref.contract.step import Step
 from byref_dsa.codecs import Fp8Keys
 

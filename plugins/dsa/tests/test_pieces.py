@@ -13,16 +13,8 @@ from windows import Rows, request, sizing_of
 from byref.answers.fine import answer_layer_norm
 from byref.contract import ConfigError, PluginError, Window
 from byref.contract.roles import TARGET
-from byref.contract.specs import (
-    AttentionSpec,
-    CompressSpec,
-    IndexSpec,
-    LayerNormSpec,
-    NormSpec,
-    PoolSpec,
-    RotarySpec,
-    SelectionSpec,
-)
+from byref.contract.sparse import CompressSpec, IndexSpec
+from byref.contract.specs import AttentionSpec, LayerNormSpec, NormSpec, PoolSpec, RotarySpec, SelectionSpec
 from byref_dsa import scoring
 from byref_dsa.codecs import Fp8Keys, hadamard, round_fp8
 from byref_dsa.layout import Layout

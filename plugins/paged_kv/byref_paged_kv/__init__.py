@@ -12,10 +12,11 @@ from byref import API_VERSION, Plugin, PluginInfo, hookimpl
 from byref.contract.roles import KV_POOLS, KV_PREFIX, KV_REWIND
 
 if TYPE_CHECKING:
+    from byref.contract.calls import Attend
     from byref.contract.context import ForwardContext
     from byref.contract.requests import Reason, Request
     from byref.contract.roles import Site, Sizing
-    from byref.contract.specs import Attend, Spec
+    from byref.contract.specs import Spec
     from byref.contract.state import State
     from byref.contract.step import Step
     from byref_paged_kv.kv import PagedKV

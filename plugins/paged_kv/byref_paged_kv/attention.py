@@ -8,9 +8,10 @@ from typing import Literal
 import torch
 
 from byref.answers.attention import PoolAttention
+from byref.contract.calls import Attend
 from byref.contract.errors import ConfigError
 from byref.contract.roles import Site
-from byref.contract.specs import Attend, AttentionSpec
+from byref.contract.specs import AttentionSpec
 from byref_paged_kv.kv import PagedKV
 from byref_paged_kv.space import PagedSpace
 

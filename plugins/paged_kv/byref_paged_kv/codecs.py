@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
+from byref.contract.calls import Codec
 from byref.contract.errors import ConfigError
-from byref.contract.specs import AttentionSpec, Codec, PoolSpec, Spec, of_kind
+from byref.contract.specs import AttentionSpec, PoolSpec, Spec, of_kind
 
 SCALE_BYTES = 2
 """A scale is a bfloat16: its range is float32's, and its rounding is undone by scaling with the rounded value."""

@@ -190,11 +190,11 @@ class PagedKV(SlotKV):
     def commit(self, request: Request, path: Sequence[int]) -> None:
         super().commit(request, path)
         start = request.computed
-        # A drafter computes the same rows after the target: what they see must still be there. One that has computed
-        # nothing by the second window is not run for this request.
-        behind = [n for n in request.lengths.values() if n or not start]
+        # A drafter computes the same rows after the target, at once or when it begins to draft: what they see must
+        # still be there.
+        behind = [request.lengths.get(role.name, 0) for role in self._sizing.roles]
         for space in self._paged:
-            space.slide(request.row, min(behind) if len(self._sizing.roles) > 1 else start + len(path))
+            space.slide(request.row, min(behind) if len(behind) > 1 else start + len(path))
         self._keep_states(request, start, start + len(path))
 
     def _keep_states(self, request: Request, start: int, end: int) -> None:

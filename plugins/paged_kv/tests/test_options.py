@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+from importlib.util import find_spec
 
 import engines
 import pytest
@@ -80,6 +82,14 @@ def test_only_what_stores_all_bits_declares_itself_lossless(
 def test_which_attention_runs_is_chosen_at_bind(short_llama, paged, engine, expected):
     with start(short_llama, paged=paged, **engine) as started:
         assert bound(started) == {expected}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="there is no triton for this system")
+def test_triton_is_there_and_not_taken_on_a_cpu(short_llama):
+    assert find_spec("triton")
+    with start(short_llama) as engine:
+        assert bound(engine) == {ViewAttention}
+    assert "byref_paged_kv.triton_attention" not in sys.modules
 
 
 def test_plugins_info_names_the_attention_that_runs(short_llama, tmp_path, monkeypatch, capsys):

@@ -9,12 +9,13 @@ import engines
 import pytest
 from checkpoints import VOCABULARY
 from drafts import Told
-from engines import greedy, one_per_step, step, together
+from engines import finish, greedy, one_per_step, step, together
 from equality import TOP, answers, assert_answers, assert_tokens
 from paging import assert_idle, assert_tables_are_scrubbed, fill_free, start
 from replays import Checked
 
-from byref.contract import API_VERSION, Kind, Plugin, PluginInfo, hookimpl
+from byref.contract import API_VERSION, Kind, Plugin, PluginInfo, SamplingParams, hookimpl
+from byref.contract.requests import Reason
 from byref.contract.specs import AttentionSpec, PoolSpec, rewrite
 
 WIDE = {"max_requests": 12, "max_rows": 64, "chunk": 7}
@@ -104,6 +105,25 @@ def test_what_free_memory_holds_changes_nothing(short_llama, attention, expected
                 assert all(pool.data[0].isfinite().all() for pool in engine.parts.kv._pools.values())
             assert_answers([done[one] for one in ids], expected)
         assert engine.parts.kv.figures()["hit_tokens"] > 0
+
+
+def test_a_request_whose_entries_are_no_numbers_fails_alone(short_llama, attention, expected):
+    """And who gets its pages later takes no harm."""
+    with start(short_llama, attention, paged={**PAGED, "prefix_cache": False, "num_pages": 120}, **WIDE) as engine:
+        ids, done = [engine.add(p, one) for p, one in zip(PROMPTS, PARAMS, strict=True)], {}
+        ids.append(engine.add(PROMPTS[0], SamplingParams(max_tokens=30, temperature=1.0, seed=1, ignore_eos=True)))
+        running = engine._planner.running
+        while not running or running[-1].id != ids[-1] or not running[-1].generated:
+            step(engine, done)
+        for pool in engine.parts.kv._pools.values():
+            pages = [page for page in pool.placement.held[running[-1].row] if page]
+            pool.data.view(-1, pool.placement.per_page, pool.data.shape[1])[pages] = float("nan")
+        *found, failed = finish(engine, ids, done)
+        assert failed.finished is Reason.FAILED
+        assert "no numbers" in str(failed.error)
+        assert_answers(found, expected)
+        assert_answers(together(engine, PROMPTS, PARAMS), expected)
+        assert_idle(engine)
 
 
 def test_pages_behind_the_window_come_back_while_full_ones_stay(short_llama):

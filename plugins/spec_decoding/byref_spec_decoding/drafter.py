@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from pydantic import BaseModel
 
 from byref.contract.plugin import NoOptions, RoleSource
-from byref.contract.requests import Request
+from byref.contract.requests import Reason, Request
 from byref.contract.roles import RunForward, Site, Sizing
 from byref.contract.step import Step
 
@@ -32,6 +32,14 @@ class Draft:
     """The tree: for each token the one it continues, -1 for the newest accepted one; empty is a chain."""
     key: Hashable = None
     """What its drafter expects acceptance to depend on, e.g. how long a match was; acceptance is kept per key."""
+
+    @property
+    def depth(self) -> int:
+        """Tokens of its longest branch."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 + (depths[parent] if parent >= 0 else 0))
+        return max(depths, default=len(self.tokens))
 
     def cut(self, most: int) -> Draft:
         """Its first `most` tokens."""
@@ -111,8 +119,8 @@ class Drafter(ABC):
     def accepted(self, request: Request) -> None:
         """`request.tokens` has grown."""
 
-    def released(self, request: Request) -> None:
-        """Forget the request."""
+    def released(self, request: Request, reason: Reason) -> None:
+        """Forget the request; after a preemption it comes again."""
 
     def dropped(self, request: Request) -> None:
         """Nothing will be drafted for it any more: a fed drafter may leave its rows out from now on."""

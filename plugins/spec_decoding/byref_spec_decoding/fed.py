@@ -80,7 +80,7 @@ class FedDrafter(Drafter):
         for draft_step in range(1, self.most):
             if not going:
                 break
-            logits = round.forward(DRAFT, [one.window() for one in going], self.state.lend(), draft_step)
+            logits = round.forward(DRAFT, [one.window() for one in going], self.state.lend(), 1)
             going = self._grow(going, logits, draft_step)
         return {one.request.id: one.draft() for one in grown}
 

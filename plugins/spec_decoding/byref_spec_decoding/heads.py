@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import torch
 
+from byref.contract.calls import Project, Take
 from byref.contract.specs import (
     AttentionSpec,
     EmbedSpec,
@@ -15,11 +16,9 @@ from byref.contract.specs import (
     LinearSpec,
     NormSpec,
     Part,
-    Project,
     RotaryAttentionSpec,
     RowSpec,
     Spec,
-    Take,
     TapSpec,
 )
 from byref_models.layers import activation, head_dim
@@ -164,6 +163,7 @@ class Eagle3(_Head):
         entering = tuple(getattr(config, "eagle_aux_hidden_state_layer_ids", None) or ())
         taken = (len(entering) or 3) * (getattr(config, "target_hidden_size", None) or self.width)
         self.input_width = max(taken, self.width)
+        self._norm_first = bool(getattr(config, "norm_before_residual", False))
         fc = LinearSpec(role=ask.role, name="fc", fused=(Part("fc.weight", self.width),), inputs=taken)
         self.fc = ask(self, "fc", FeatureSpec(role=ask.role, name="fc", linear=fc, entering=entering))
         self.token_norm = ask(self, "token_norm", self.norm(config, f"{self.prefix}.input_layernorm"))
@@ -175,4 +175,5 @@ class Eagle3(_Head):
         assert hidden is not None
         fed = self.fc(hidden) if ctx.draft_step == 0 else hidden[:, : self.width].contiguous()
         x = torch.cat((self.token_norm(self.embed(ids)), self.hidden_norm(fed)), -1)
-        return self.head(self.last_norm(self._layer(x, fed, positions, ctx)))
+        residual = x[:, self.width :] if self._norm_first else fed
+        return self.head(self.last_norm(self._layer(x, residual, positions, ctx)))

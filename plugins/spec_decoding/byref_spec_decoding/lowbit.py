@@ -1,7 +1,7 @@
 """Projections with weights in 8 or 4 bits, for a drafter. Knows weights; must not know what is projected.
 
-Inputs stay as they are. Rounding them too would be faster still, and took acceptance on SmolLM2 from 0.97 to 0.72: a few
-of its hidden elements are far larger than the rest.
+Inputs stay as they are. Rounding them too would be faster still, and took acceptance on SmolLM2 from 0.97 to 0.72: a
+few of its hidden elements are far larger than the rest.
 """
 
 from __future__ import annotations
@@ -13,9 +13,10 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from byref.contract.calls import Project
 from byref.contract.errors import ConfigError
 from byref.contract.roles import Site
-from byref.contract.specs import LinearSpec, Project
+from byref.contract.specs import LinearSpec
 
 GROUP: Final = 32
 """Inputs that share a scale and an offset in 4 bits."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -69,7 +71,8 @@ def ways(config: Config, drafters: Sequence[str], most: int | None = None) -> It
     yield PLAIN, _with(config, {**plugins, "enable": others})
     for drafter in drafters:
         name, _, rest = drafter.partition(":")
-        given = dict(pair.partition("=")[::2] for pair in rest.split(",") if pair)
+        pairs = (pair.partition("=")[::2] for pair in re.split(r",(?![^\[]*\])", rest) if pair)
+        given = {key: json.loads(value) if value.startswith("[") else value for key, value in pairs}
         own: dict[str, Any] = {key: value for key, value in given.items() if key in Options.model_fields}
         table = {**own, "drafter": name, "options": {key: value for key, value in given.items() if key not in own}}
         if most:

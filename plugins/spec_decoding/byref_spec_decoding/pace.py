@@ -25,17 +25,29 @@ class Clock:
     and beyond the largest measured it is taken to cost no more: so that it gets tried."""
 
     def __init__(self) -> None:
+        self._met: set[int] = set()
         self._rows: list[int] = []
         self._seconds: dict[int, float] = {}
 
     def measure(self, rows: int, seconds: float) -> None:
-        """One step of `rows` rows took so long."""
-        if rows not in self._seconds:
+        """One step of `rows` rows took so long. The first of each number says nothing: something may have been made
+        for it. Where a machine gets slower it does so at every width, so half of each change moves all of them:
+        what has not been tried for long does not stay behind."""
+        if rows not in self._met:
+            self._met.add(rows)
+        elif rows not in self._seconds:
             self._rows.insert(bisect_left(self._rows, rows), rows)
             self._seconds[rows] = seconds
-        # One slow step among many (another process, a cache miss) may not decide: growth is bounded.
-        seconds = min(seconds, 2 * self._seconds[rows])
-        self._seconds[rows] += TRUST * (seconds - self._seconds[rows])
+        else:
+            # One slow step among many (another process, a cache miss) may not decide: change is bounded.
+            change = min(max(seconds / self._seconds[rows], 0.5), 2.0) ** (TRUST / 2)
+            self._seconds = {n: change * old for n, old in self._seconds.items()}
+            self._seconds[rows] *= change
+
+    @property
+    def empty(self) -> bool:
+        """Whether nothing has been measured."""
+        return not self._rows
 
     def __call__(self, rows: int) -> float:
         """Seconds that a step of `rows` rows takes; 0 before anything was measured."""
@@ -97,12 +109,14 @@ class Pace:
         self.adaptive, self.drafting = adaptive, drafting
         self.target = Clock()
         self._draft_seconds = 0.0
+        self._rounds = 0
         self._followed: dict[str, _Followed] = {}
         self._all: dict[Hashable, Tally] = {}
 
     def drafted(self, steps: int, seconds: float) -> None:
-        """So many draft forwards, one after the other, took so long."""
-        if steps:
+        """So many draft forwards, one after the other, took so long. The first round says nothing, as in `Clock`."""
+        self._rounds += bool(steps)
+        if steps and self._rounds > 1:
             before = self._draft_seconds or seconds / steps
             self._draft_seconds = before + TRUST * (min(seconds / steps, 2 * before) - before)
 
@@ -130,7 +144,7 @@ class Pace:
 
     def widths(self, offers: Sequence[Offer], rows: int) -> list[int]:
         """Drafts for each offer, in a step that has `rows` rows without any."""
-        if not self.adaptive:
+        if not self.adaptive or self.target.empty:
             return [offer.most for offer in offers]
         widths = self._best(offers, rows)
         return [self._or_probe(offer, width) for offer, width in zip(offers, widths, strict=True)]

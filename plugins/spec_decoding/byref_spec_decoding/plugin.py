@@ -10,7 +10,7 @@ from pydantic import ValidationError
 
 from byref import API_VERSION, Plugin, PluginInfo, hookimpl
 from byref.contract.errors import ConfigError
-from byref.contract.roles import KV_REWIND
+from byref.contract.roles import KV_REWIND, SPECULATION
 from byref_spec_decoding.options import Options, RequestOptions
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ DRAFTERS = {
 class SpecDecoding(Plugin[Options]):
     """Drafts several tokens and verifies them in one forward. The output is that of plain decoding."""
 
-    info = PluginInfo(api_version=API_VERSION, provides=("speculation",), requires=(KV_REWIND,))
+    info = PluginInfo(api_version=API_VERSION, provides=(SPECULATION,), requires=(KV_REWIND,))
     Options = Options
     RequestOptions = RequestOptions
 
@@ -105,7 +105,7 @@ class SpecDecoding(Plugin[Options]):
 
     @hookimpl
     def prepare_step(self, step: Step) -> None:
-        self._speculator.begin()
+        self._speculator.begin(step)
 
     @hookimpl
     def prepare_forward(self, ctx: ForwardContext) -> None:
@@ -125,7 +125,7 @@ class SpecDecoding(Plugin[Options]):
 
     @hookimpl
     def request_released(self, request: Request, reason: Reason) -> None:
-        self._speculator.released(request)
+        self._speculator.released(request, reason)
 
     def figures(self) -> Mapping[str, float]:
         return self._speculator.figures.as_mapping()

@@ -57,7 +57,8 @@ def run(
     """Forwards of at most `max_rows` rows; for each window that wants one, the logits of its last row."""
     vocabulary = min(sizing.role(DRAFT).vocabulary, sizing.role(TARGET).vocabulary)
     for packed in pack(windows, sizing.max_rows):
-        logits = forward(DRAFT, packed, None, draft_step)[:, :vocabulary]
+        # What follows step 0 is the same at every step: two captured forwards serve all.
+        logits = forward(DRAFT, packed, None, min(draft_step, 1))[:, :vocabulary]
         wanting = [window for window in packed if window.wanted is not Wanted.NONE]
         yield from zip(logits, wanting, strict=True)
 

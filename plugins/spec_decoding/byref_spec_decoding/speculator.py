@@ -6,8 +6,9 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from byref.contract.requests import Request
-from byref.contract.roles import RunForward
+from byref.contract.errors import PluginError
+from byref.contract.requests import Reason, Request
+from byref.contract.roles import DRAFT, RunForward
 from byref.contract.state import Key, State
 from byref.contract.step import LogitRows, Outcome, Step, Window
 from byref.engine.speculator import PlainSpeculator
@@ -39,7 +40,7 @@ class SpecSpeculator(State, PlainSpeculator):
         self._right: dict[str, int] = {}
         """By request id: drafts that its last window proved right."""
         self._dropped: set[str] = set()
-        self._began = 0.0
+        self._began, self._rows = 0.0, 0
         self.figures = Figures()
 
     def draft(self, request: Request) -> Draft:
@@ -53,15 +54,16 @@ class SpecSpeculator(State, PlainSpeculator):
     def parents(self, request: Request) -> Sequence[int]:
         return self.draft(request).parents
 
-    def begin(self) -> None:
+    def begin(self, step: Step) -> None:
         """A step's forward is about to run."""
+        decoding = not any(window.prompt for window in step.plan.windows)
+        self._rows = sum(len(window.tokens) for window in step.plan.windows) if decoding else 0
         self._began = time.perf_counter()
 
     def verify(self, rows: LogitRows, chosen: Sequence[int]) -> Outcome:
+        if self._rows:
+            self._pace.target.measure(self._rows, time.perf_counter() - self._began)
         windows = {info.request.id: info.window for info in rows.infos}
-        if windows and not any(window.prompt for window in windows.values()):
-            seconds = time.perf_counter() - self._began
-            self._pace.target.measure(sum(len(window.tokens) for window in windows.values()), seconds)
         outcome = super().verify(rows, chosen)
         self._right = {id: len(verdict.path) - windows[id].known for id, verdict in outcome.items()}
         return outcome
@@ -85,12 +87,17 @@ class SpecSpeculator(State, PlainSpeculator):
     def propose(self, step: Step, forward: RunForward) -> None:
         began = time.perf_counter()
         wants = self._wants(step)
+        behind = any(self._behind(want.request) for want in wants if want.most)
         drafts = self._drafter.propose(Round(step, wants, forward)) if wants else {}
         self._keep(wants, drafts)
         seconds = time.perf_counter() - began
-        if self._drafter.runs_forwards:
-            self._pace.drafted(max((len(draft.tokens) for draft in drafts.values()), default=0), seconds)
+        if self._drafter.runs_forwards and not behind:
+            self._pace.drafted(max((draft.depth for draft in drafts.values()), default=0), seconds)
         self.figures.seconds += seconds
+
+    def _behind(self, request: Request) -> bool:
+        """Whether a draft model has more to catch up with than what one window accepts."""
+        return len(request.tokens) - request.lengths.get(DRAFT, 0) > self._most + 1
 
     def _wants(self, step: Step) -> list[Want]:
         going = [request for id, request in step.requests.items() if id not in step.finished]
@@ -106,19 +113,27 @@ class SpecSpeculator(State, PlainSpeculator):
         """The most drafts that the request may have next: none inside its prompt, or by its own options."""
         if request.id in self._dropped or not step.outcome[request.id].tokens:
             return 0
-        options = request.options.get(self._name)
-        asked = options.max_draft_tokens if isinstance(options, RequestOptions) else None
-        room = request.limit - len(request.tokens) - 1
+        asked = self._asked(request)
+        room = min(request.limit, self._drafter.sizing.max_context) - len(request.tokens) - 1
         return max(min(self._most if asked is None else asked, self._most, room), 0)
+
+    def _asked(self, request: Request) -> int | None:
+        options = request.options.get(self._name)
+        return options.max_draft_tokens if isinstance(options, RequestOptions) else None
 
     def _drop(self, going: Sequence[Request]) -> None:
         """Requests whose drafts do not pay leave a fed drafter for good: it would run for them all the same."""
         for request in going:
             if request.id not in self._dropped and self._pace.hopeless(request.id):
-                self._dropped.add(request.id)
-                self._drafter.dropped(request)
+                self._leave_out(request)
+
+    def _leave_out(self, request: Request) -> None:
+        self._dropped.add(request.id)
+        self._drafter.dropped(request)
 
     def _keep(self, wants: Sequence[Want], drafts: Mapping[str, Draft]) -> None:
+        for draft in drafts.values():
+            self._check(draft)
         found = [(want, drafts[want.request.id].cut(want.most)) for want in wants if want.request.id in drafts]
         widths = [len(draft.tokens) for _, draft in found]
         if not self._drafter.runs_forwards:
@@ -129,16 +144,28 @@ class SpecSpeculator(State, PlainSpeculator):
         for (want, draft), width in zip(found, widths, strict=True):
             self._drafts[want.request.id] = (len(want.request.tokens), draft.cut(width))
 
+    def _check(self, draft: Draft) -> None:
+        """A tree is drawn from its root, and only where trees were asked for."""
+        ordered = all(-1 <= parent < i for i, parent in enumerate(draft.parents))
+        if draft.parents and not (self._drafter.tree and ordered and len(draft.parents) == len(draft.tokens)):
+            name = type(self._drafter).__name__
+            raise PluginError(
+                f"the drafter {name} gives {len(draft.tokens)} tokens the parents {draft.parents}",
+                hint="one parent for each token, -1 or the index of an earlier one; none at all where `tree` is false",
+            )
+
     def added(self, request: Request) -> None:
         """A request runs."""
         self._drafter.added(request)
+        if self._drafter.fed and self._asked(request) == 0:
+            self._leave_out(request)
 
-    def released(self, request: Request) -> None:
+    def released(self, request: Request, reason: Reason) -> None:
         """A request no longer runs; drafts outstanding are dropped."""
         self._drafts.pop(request.id, None)
         self._dropped.discard(request.id)
         self._pace.forget(request.id)
-        self._drafter.released(request)
+        self._drafter.released(request, reason)
 
 
 SpecSpeculator.key = Key("spec_decoding.speculator", SpecSpeculator)

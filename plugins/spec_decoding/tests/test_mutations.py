@@ -132,7 +132,9 @@ def test_one_draft_too_many_accepted(short_llama, monkeypatch):
 
 def test_a_draft_of_an_earlier_step(short_llama, monkeypatch):
     """It is another draft than the one it seems: output is right all the same, and next to nothing is accepted."""
-    monkeypatch.setattr(speculator.SpecSpeculator, "draft", lambda self, request: self._drafts.get(request.id, (0, speculator.NONE))[1])
+    monkeypatch.setattr(
+        speculator.SpecSpeculator, "draft", lambda self, request: self._drafts.get(request.id, (0, speculator.NONE))[1]
+    )
     served(short_llama)
 
 

@@ -1,8 +1,9 @@
-"""The host-side parts by their laws: counted runs, guesses, matches, widths, measured time, packed windows."""
+"""The host-side parts by their laws: counted runs, guesses, matches, packed windows."""
 
 from __future__ import annotations
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 from hypothesis import given
@@ -10,7 +11,6 @@ from hypothesis import strategies as st
 
 from byref.contract.step import Wanted, Window
 from byref_spec_decoding.drafters.ngram import NgramOptions, _History
-from byref_spec_decoding.pace import LAST_PROBE, Clock, Offer, Pace
 from byref_spec_decoding.rollout import pack
 from byref_spec_decoding.trie import Cursor, Node, Trie, guess
 
@@ -80,9 +80,9 @@ def test_guesses_are_well_formed(text, more, depth, most, likely, tree):
     chances = [
         guess(trie, context, n, shortest=1, likely=likely, tree=tree).expected for n in range(len(found.tokens) + 1)
     ]
-    steps = [after - before for before, after in zip(chances, chances[1:], strict=False)]
+    steps = [after - before for before, after in pairwise(chances)]
     assert all(likely - 1e-9 <= step <= 1 + 1e-9 for step in steps)
-    assert all(after <= before + 1e-9 for before, after in zip(steps, steps[1:], strict=False))
+    assert all(after <= before + 1e-9 for before, after in pairwise(steps))
     assert found.expected == pytest.approx(sum(steps))
 
 
@@ -100,83 +100,6 @@ def latest_longest(tokens: list[int], shortest: int, longest: int) -> tuple[int,
             if tokens[end - size : end] == tokens[-size:]:
                 return end, size
     return 0, 0
-
-
-fates = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), max_size=12)
-costs = st.dictionaries(st.integers(1, 40), st.floats(1e-4, 1.0), max_size=5)
-
-
-def paced(fate, cost, *, drafting: bool = False, draft_seconds: float = 0.0) -> Pace:
-    pace = Pace(adaptive=True, drafting=drafting)
-    for drafted, accepted in fate:
-        pace.verified("a", None, drafted, min(accepted, drafted))
-    for rows, seconds in cost.items():
-        pace.target.measure(rows, seconds)
-    pace.drafted(1, draft_seconds)
-    return pace
-
-
-@given(fates, costs, st.lists(st.integers(0, 8), min_size=1, max_size=5), st.booleans(), st.floats(0, 0.1))
-def test_widths_stay_within_what_is_offered(fate, cost, most, drafting, draft_seconds):
-    pace = paced(fate, cost, drafting=drafting, draft_seconds=draft_seconds)
-    offers = [Offer("abcde"[i], n) for i, n in enumerate(most)]
-    for _ in range(2 * LAST_PROBE // len(most)):
-        widths = pace.widths(offers, len(offers))
-        assert all(0 <= width <= n for width, n in zip(widths, most, strict=True))
-    assert Pace(adaptive=False, drafting=drafting).widths(offers, len(offers)) == most
-
-
-@given(st.floats(0.01, 1.0), st.integers(1, 8))
-def test_widths_grow_with_acceptance(slope, most):
-    """In time that grows with the number of rows."""
-    cost = {1: 1.0, 9: 1.0 + 8 * slope}
-    widths = [paced([(4, kept)] * 20, cost).widths([Offer("a", most)], 1)[0] for kept in range(5)]
-    assert widths == sorted(widths)
-
-
-def test_what_never_stays_and_costs_gets_nothing_but_a_probe():
-    pace = paced([(4, 0)] * 30, {1: 1.0, 2: 2.0, 9: 9.0})
-    widths = [pace.widths([Offer("a", 8)], 1)[0] for _ in range(600)]
-    assert set(widths) == {0, 1}
-    probes = [i for i, width in enumerate(widths) if width]
-    gaps = [after - before for before, after in zip(probes, probes[1:], strict=False)]
-    assert gaps == sorted(gaps)
-    assert gaps[-1] == LAST_PROBE
-    assert pace.hopeless("a")
-    pace.verified("a", None, 1, 1)
-    assert not pace.hopeless("a")
-
-
-@given(st.integers(0, 8), st.integers(1, 16))
-def test_what_is_free_gets_everything(most, rows):
-    pace = paced([(4, 1)] * 5, {1: 0.5, 400: 0.5})
-    assert pace.widths([Offer("a", most)] * rows, rows) == [most] * rows
-
-
-@given(costs, st.integers(1, 50))
-def test_a_clock_reads_between_its_measurements(cost, rows):
-    clock = Clock()
-    for n, seconds in cost.items():
-        clock.measure(n, seconds)
-    if not cost:
-        assert clock(rows) == 0
-        return
-    below, above = [n for n in cost if n <= rows], [n for n in cost if n >= rows]
-    if rows in cost:
-        assert clock(rows) == pytest.approx(cost[rows])
-    elif below and above:
-        low, high = max(below), min(above)
-        share = (rows - low) / (high - low)
-        assert clock(rows) == pytest.approx(cost[low] * (1 - share) + cost[high] * share)
-    else:
-        assert clock(rows) == pytest.approx(cost[min(above)] if above else max(cost.values()))
-
-
-def test_one_slow_step_does_not_decide():
-    clock = Clock()
-    for seconds in (1.0, 1.0, 100.0, 1.0, 1.0):
-        clock.measure(4, seconds)
-    assert 1.0 <= clock(4) < 1.2
 
 
 @given(st.lists(st.tuples(st.integers(0, 30), st.integers(1, 40)), max_size=6), st.integers(1, 16))

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import shutil
 
 import pytest
 import torch
 from checkpoints import VOCABULARY, byte_level, save_llama
-from doubles import KIND, Doubles, Scripted, compare, drafter, start_with
+from doubles import KIND, Doubles, Draft, Scripted, compare, drafter, start_with
 from engines import greedy
 
 from byref.contract import API_VERSION, ConfigError, ModelError, Plugin, PluginError, PluginInfo, RequestError, hookimpl
@@ -35,19 +36,18 @@ class Pools(Plugin):
     """Asks for memory that a tree cannot be kept in."""
 
     info = PluginInfo(api_version=API_VERSION)
-    more: dict
 
     @hookimpl
     def refine(self, specs):
-        return [*specs, PoolSpec(name="pools.own", role=TARGET, width=8, dtype=torch.float32, **self.more)]
+        return [*specs, self.pool(name="pools.own", role=TARGET, width=8, dtype=torch.float32)]
 
 
 class Strided(Pools):
-    more = {"stride": 4}
+    pool = functools.partial(PoolSpec, stride=4)
 
 
 class PerRequest(Pools):
-    more = {"per": "request", "versions": 9}
+    pool = functools.partial(PoolSpec, per="request", versions=9)
 
 
 @pytest.mark.parametrize(
@@ -75,7 +75,7 @@ def test_an_unknown_drafter_names_those_there_are(one_layer):
         ("scripted", {"wrong": 4}, r"wrong of drafter 'scripted'[\s\S]*right, uneven"),
         ("draft_model", {}, r"model of drafter 'draft_model'"),
         ("suffix", {"depth": 1}, r"depth of drafter 'suffix'"),
-        ("self", {"weights": "int4"}, r"weights of drafter 'self'"),
+        ("self", {"weights": "int3"}, r"weights of drafter 'self'"),
     ],
 )
 def test_a_wrong_option_of_a_drafter_is_named(one_layer, name, options, what):
@@ -118,6 +118,30 @@ def test_a_drafter_of_another_plugin_is_found_by_class_and_by_path(one_layer):
     for name, options in (("scripted", {"right": 2}), ("scripted_model", {"model": str(one_layer)})):
         with start_with(one_layer, name, {"options": options}) as engine:
             assert isinstance(drafter(engine), Scripted)
+
+
+class Malformed(Scripted):
+    """Gives its drafts parents: ones that it has not, or where nobody asked for trees."""
+
+    trees = True
+
+    def script(self, request, most):
+        return Draft((1, 2), (1, -1))
+
+
+class Trees(Plugin):
+    info = PluginInfo(api_version=API_VERSION)
+
+    @hookimpl
+    def register(self, registry):
+        registry.register(KIND, "malformed", Malformed)
+
+
+@pytest.mark.parametrize("tree", [True, False])
+def test_drafts_that_are_no_tree_are_an_error_that_names_the_drafter(one_layer, tree):
+    with start_with(one_layer, "malformed", {"tree": tree}, {"trees": Trees}) as engine:
+        (done,) = engine.generate([PROMPTS[0]], greedy(8))
+        assert "the drafter Malformed gives 2 tokens the parents (1, -1)" in str(done.error)
 
 
 def other_tokens(path, folder, change: str):

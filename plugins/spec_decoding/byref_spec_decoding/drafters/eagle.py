@@ -52,6 +52,11 @@ class Eagle(FedDrafter):
         feature = next(spec for spec in specs if isinstance(spec, FeatureSpec) and spec.role == DRAFT)
         taps = [spec for spec in of_kind(specs, TapSpec) if spec.role == TARGET]
         layers, width = sum(tap.point == "layer" for tap in taps), taps[0].width
+        embed = next(spec for spec in of_kind(specs, EmbedSpec) if spec.role == TARGET)
+        self._scaled = embed.scale != 1.0
+        wide = len(feature.points(layers)) * width + (width if feature.last else 0)
+        if feature.linear.inputs != wide:
+            self._refuse(f"wants {feature.linear.inputs} elements of hidden states, and the target gives {wide}")
         self._taps = {}
         for i, point in enumerate(feature.points(layers)):
             if point not in {(tap.point, tap.layer) for tap in taps}:
@@ -75,7 +80,11 @@ class Eagle(FedDrafter):
         if isinstance(spec, FeatureSpec):
             return site.resolve(spec.linear)  # type: ignore[no-any-return]
         if spec.role == DRAFT and isinstance(spec, EmbedSpec):
-            return None if site.parameters.has(f"{spec.name}.weight") else self._embed
+            if site.parameters.has(f"{spec.name}.weight"):
+                return None
+            if self._scaled:
+                self._refuse("has no embedding of its own, and the target's gives scaled rows")
+            return self._embed
         if spec.role == DRAFT and isinstance(spec, LinearSpec) and spec.name == "lm_head":
             if not site.parameters.has("lm_head.weight"):
                 return self._head
@@ -97,4 +106,4 @@ class Eagle(FedDrafter):
         return ids
 
     def _refuse(self, what: str) -> None:
-        raise ModelError(f"the head {what}", where=self.options.model, hint="take the head's files as published")
+        raise ModelError(f"the head {what}", where=self.options.model, hint="take the files of a head for this target")

@@ -2,19 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from byref.contract.errors import ConfigError
 from byref.contract.plugin import RoleSource
 from byref.contract.roles import DRAFT, TARGET, Site
-from byref.contract.specs import EmbedSpec, GatedMLPSpec, LinearSpec, MoESpec, NormLinearSpec, NormSpec, Spec
+from byref.contract.specs import (
+    EmbedSpec,
+    GatedMLPSpec,
+    GroupedLinearSpec,
+    HashMoESpec,
+    LayerNormSpec,
+    LinearSpec,
+    MoESpec,
+    NormLinearSpec,
+    NormSpec,
+    Spec,
+    TapSpec,
+    TensorSpec,
+)
 from byref_spec_decoding.drafter import Draft, Drafter, Round
 from byref_spec_decoding.rollout import roll_out
 
-STATELESS = (LinearSpec, EmbedSpec, NormSpec, NormLinearSpec, GatedMLPSpec, MoESpec)
+STATELESS = (
+    EmbedSpec,
+    GatedMLPSpec,
+    GroupedLinearSpec,
+    HashMoESpec,
+    LayerNormSpec,
+    LinearSpec,
+    MoESpec,
+    NormLinearSpec,
+    NormSpec,
+    TensorSpec,
+)
 """What a layer of the target may lend to the same layer of the drafter: it holds weights only."""
 
 
@@ -47,6 +72,17 @@ class Itself(Drafter):
         if options.layers is not None:
             overrides["num_hidden_layers"] = options.layers
         return {DRAFT: RoleSource(overrides=overrides)}
+
+    def seen(self, specs: Sequence[Spec[Any]]) -> None:
+        """Refuse numbers of layers that there are not."""
+        layers = sum(isinstance(spec, TapSpec) and spec.role == TARGET and spec.point == "layer" for spec in specs)
+        kept = set(range(min(self.options.layers or layers, layers))) - set(self.options.left_out)
+        if not kept or not set(self.options.left_out) <= set(range(layers)) or (self.options.layers or 0) > layers:
+            raise ConfigError(
+                f"layers {self.options.layers} and left_out {self.options.left_out} do not fit the target's {layers}",
+                where="[plugins.spec_decoding.options]",
+                hint=f"layers from 1 to {layers}, left_out from 0 to {layers - 1}, and not all of them",
+            )
 
     def bound(self, spec: Spec[Any], call: Callable[..., Any]) -> None:
         if spec.role == TARGET and isinstance(spec, STATELESS):

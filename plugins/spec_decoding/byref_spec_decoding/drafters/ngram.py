@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from byref.contract.requests import Request
+from byref.contract.requests import Reason, Request
 from byref_spec_decoding.drafter import Draft, Drafter, Round
 
 
@@ -19,6 +20,12 @@ class NgramOptions(BaseModel):
     """Tokens that must match, at least."""
     longest: int = Field(default=6, ge=1)
     """Tokens that are matched, at most."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.shortest > self.longest:
+            raise ValueError(f"shortest ({self.shortest}) may not exceed longest ({self.longest})")
+        return self
 
 
 class _History:
@@ -58,7 +65,7 @@ class Ngram(Drafter):
     def added(self, request: Request) -> None:
         self._histories[request.id] = _History(self.options)
 
-    def released(self, request: Request) -> None:
+    def released(self, request: Request, reason: Reason) -> None:
         self._histories.pop(request.id, None)
 
     def propose(self, round: Round) -> Mapping[str, Draft]:

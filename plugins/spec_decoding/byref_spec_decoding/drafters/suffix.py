@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
+from typing import Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from byref.contract.requests import Request
+from byref.contract.requests import Reason, Request
 from byref_spec_decoding.drafter import Draft, Drafter, Round
 from byref_spec_decoding.trie import Cursor, Trie, guess
 
@@ -23,8 +24,14 @@ class SuffixOptions(BaseModel):
     """Tokens of a run that is counted: a match and what follows it."""
     likely: float = Field(default=0.2, ge=0.0, le=1.0)
     """A guess ends where the counts make it less likely than this."""
-    remember: int = Field(default=100_000, ge=0)
-    """Tokens of earlier outputs that are kept; 0 keeps none."""
+    remember: int = Field(default=20_000, ge=0)
+    """Tokens of earlier outputs that are kept, at up to 4 KB each; 0 keeps none."""
+
+    @model_validator(mode="after")
+    def _in_order(self) -> Self:
+        if self.shortest >= self.depth:
+            raise ValueError(f"depth ({self.depth}) must exceed shortest ({self.shortest})")
+        return self
 
 
 class Suffix(Drafter):
@@ -39,16 +46,19 @@ class Suffix(Drafter):
         self._own: dict[str, Cursor] = {}
         self._earlier = Trie(options.depth)
         self._outputs: deque[list[int]] = deque()
-        self._running: dict[str, Request] = {}
 
     def added(self, request: Request) -> None:
         self._own[request.id] = Cursor(Trie(self.options.depth))
-        self._running[request.id] = request
 
-    def released(self, request: Request) -> None:
-        self._own.pop(request.id, None)
-        if self._running.pop(request.id, None) and self.options.remember and request.generated:
+    def released(self, request: Request, reason: Reason) -> None:
+        known = self._own.pop(request.id, None) is not None
+        if known and reason is not Reason.PREEMPTED and self._shares(request) and request.generated:
             self._remember(request.tokens[-request.generated :])
+
+    def _shares(self, request: Request) -> bool:
+        """Requests that the prefix cache keeps apart (a salt, an adapter) neither add to what is remembered nor draw
+        from it: how fast a guess is accepted would tell one of another's output."""
+        return self.options.remember > 0 and not request.cache_key
 
     def _remember(self, output: list[int]) -> None:
         """Add an output to what all requests draw from, and forget the oldest beyond the limit."""
@@ -72,7 +82,7 @@ class Suffix(Drafter):
         context = request.tokens[-self.options.depth :]
         found = [
             guess(trie, context, most, shortest=self.options.shortest, likely=self.options.likely, tree=self.tree)
-            for trie in (own.trie, self._earlier)
+            for trie in ((own.trie, self._earlier) if self._shares(request) else (own.trie,))
         ]
         best = max(found, key=lambda one: one.expected)
         parents = tuple(best.parents) if self.tree else ()
