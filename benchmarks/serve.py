@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import signal
 import statistics
 import subprocess
 import sys
@@ -91,6 +92,7 @@ class Program:
 
 def main() -> None:
     options = arguments(__doc__, repeat=5).parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the server is stopped too
     model = model_or_skip(options.model)
     new, streams = (8, 4) if options.quick else (NEW, STREAMS)
     program = Program(model, options.threads)

@@ -10,6 +10,7 @@ import asyncio
 import json
 import random
 import re
+import signal
 import subprocess
 import sys
 import time
@@ -44,6 +45,7 @@ SERVE = "import sys; from byref.cli.main import main; main(sys.argv[1:])"
 
 def main() -> None:
     options = _options()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # the server is stopped too
     command = [sys.executable, "-c", SERVE, "serve", "-m", options.model, "--model-name", "m", "--port", "0"]
     command += ["--dtype", "float32", "--set", f"engine.threads={options.threads}"]
     command += ["--set", "engine.max_context=512", *(f"-p{name}" for name in options.plugin)]

@@ -30,7 +30,8 @@ class Lookup(Protocol):
 
 
 class Rotate(Protocol):
-    """Rotates x [rows, heads, dim] by its rows' positions, in place."""
+    """Rotates x [rows, heads, dim] by its rows' positions, in place. Calls of one spec within a forward have the same
+    positions."""
 
     def __call__(self, x: Tensor, positions: Tensor, ctx: ForwardContext) -> None: ...
 

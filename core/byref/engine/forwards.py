@@ -17,7 +17,7 @@ from byref.capture.base import Capture
 from byref.contract.context import ForwardContext, StateMap
 from byref.contract.errors import PluginError
 from byref.contract.model import Model
-from byref.contract.roles import TARGET, Sizing
+from byref.contract.roles import KV, TARGET, Sizing
 from byref.contract.state import Lifetime, State
 from byref.contract.step import Window
 from byref.engine.batch import RowBatch
@@ -44,6 +44,11 @@ class Unit:
         """Its states of one lifetime."""
         return tuple(state for state in self.states.values() if state.lifetime is lifetime)
 
+    def lasting(self) -> tuple[Tensor, ...]:
+        """Buffers that one forward leaves to later ones, but for the KV's, where padding rows reach the sink only."""
+        states = [state for state in self.states.values() if not isinstance(state, KV | RowBatch)]
+        return tuple(buffer for state in states for buffer in state.buffers().values())
+
 
 class Forwards:
     """`forward(role, windows, hidden)`: the one way to a model."""
@@ -53,6 +58,7 @@ class Forwards:
         self._prepare, self._capture, self._sizing = prepare, capture, sizing
         self._memos = {unit.name: unit.cleared(Lifetime.FORWARD) for unit in units}
         self._rounds = tuple({id(s): s for unit in units for s in unit.cleared(Lifetime.ROUND)}.values())
+        self._lasting = {unit.name: unit.lasting() for unit in units}
         self._most_context = sizing.max_context + sizing.max_drafts
         self._placed: dict[str, int] = {}
         self.seconds = 0.0
@@ -81,7 +87,11 @@ class Forwards:
                 state.clear()
         if self._capture.wants(ctx):
             unit.batch.fill((), layout, {})
+            # It runs between the forwards of a live round: what those leave for the next may not become padding.
+            kept = [buffer.clone() for buffer in self._lasting[role]]
             self._capture.record(ctx, body)
+            for buffer, before in zip(self._lasting[role], kept, strict=True):
+                buffer.copy_(before)
         picked = unit.batch.fill(windows, layout, self._placed)
         self._placed = layout.place(windows)
         logits = self._capture.run(ctx, body)

@@ -79,10 +79,9 @@ class Planner:
         for request in [one for one in self.running if one.id in self.choices]:
             self._fork_choices(request)
         ordered = sorted(self.running, key=lambda r: len(r.tokens) - r.computed)
-        decodes = sum(len(r.tokens) - r.computed == 1 for r in ordered)
+        decodes, prompts = sum(len(r.tokens) - r.computed == 1 for r in ordered), self._prompt_rows()
         for i, request in enumerate(ordered, start=1):
-            # Every decode gets its row before any gets a draft.
-            budget = self._grant(request, budget, windows, grants, kept=max(decodes - i, 0))
+            budget = self._grant(request, budget, windows, grants, kept=max(decodes - i, 0) + prompts)
         self.waiting.sort(key=self.policy.rank)
         for request in list(self.waiting):
             if budget <= 0 or not self._free_rows or not self._admit(request):
@@ -91,6 +90,13 @@ class Planner:
                 budget = self._grant(request, budget, windows, grants)
         self._number += 1
         return StepPlan(self._number, tuple(windows), tuple(grants))
+
+    def _prompt_rows(self) -> int:
+        """Rows that no draft takes from prompts: what they want, up to half of a step. As every decode has its row
+        before any has a draft, drafts make nobody wait."""
+        rests = [len(r.tokens) - r.computed for r in self.running]
+        waiting = sum(len(r.tokens) for r in self.waiting[: len(self._free_rows)])
+        return min(sum(rest for rest in rests if rest > 1) + waiting, self.sizing.max_rows // 2)
 
     def release(self, request: Request, reason: Reason) -> None:
         """Take a running request's memory and row back."""
@@ -169,8 +175,7 @@ class Planner:
         request.lengths.clear()
 
     def _grant(self, request: Request, budget: int, windows: list[Window], grants: list[Grant], kept: int = 0) -> int:
-        """Add the request's window if rows and memory allow; returns the rows left. No draft takes one of those that
-        are `kept` for others."""
+        """Add the request's window if rows and memory allow; returns the rows left. No draft takes those `kept`."""
         if request not in self.running or budget <= 0:
             return budget
         window = self._window(request, budget, kept)

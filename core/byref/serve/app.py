@@ -53,7 +53,8 @@ def create(config: Config, plugins: Mapping[str, type[Plugin[Any]]] | None = Non
         return engine
 
     worker = Worker(start, lambda: watch.last)
-    app = FastAPI(title="byref", version=version_of("byref") or "unknown", lifespan=_lifespan, responses=REFUSALS, redoc_url=None)
+    version = version_of("byref") or "unknown"
+    app = FastAPI(title="byref", version=version, lifespan=_lifespan, responses=REFUSALS, redoc_url=None)
     app.state.desk = Desk(config, worker, metrics)
     errors.install(app)
     for room in (completions, chat, info):

@@ -106,8 +106,11 @@ MODULES = {
 }
 
 
-@pytest.mark.parametrize("name", MODULES)
-@pytest.mark.parametrize(("chunk", "drafting", "capture"), [(64, False, "off"), (4, True, "off"), (4, False, "tape")])
+CASES = [(name, *case) for name in MODULES for case in ((64, False, "off"), (4, True, "off"))]
+CASES += [(name, 4, False, "tape") for name in ("GLM-5, the selection goes on", "DeepSeek-V4")]
+
+
+@pytest.mark.parametrize(("name", "chunk", "drafting", "capture"), CASES)
 def test_the_module_says_what_transformers_says(tmp_path, name, chunk, drafting, capture):
     architecture, overrides = MODULES[name]
     if name == "DeepSeek-V4":

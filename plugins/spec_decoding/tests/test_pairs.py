@@ -92,7 +92,7 @@ def test_prefix_cache_with_some_requests_off_or_bounded(own):
                 assert most is None or done.drafts.drafted <= most * done.drafts.windows
                 assert most != 0 or done.drafts.windows == 0
         for done, most in zip(found, bounds * 2, strict=True):
-            # A prefix is found where every role has computed it: a draft model that never ran for it has not.
+            # A prefix is found where every role has computed it: a model that did not draft for it has not.
             assert (
                 done.cached_tokens >= 8
                 or len(done.prompt_ids) < 9

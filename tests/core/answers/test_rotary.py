@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import weakref
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
 import torch
 from windows import Rows, request, sizing_of
 
-from byref.answers.rotary import answer_rotary
+from byref.answers.rotary import _tables, answer_rotary
 from byref.contract import Window
 from byref.contract.specs import RotarySpec
 
@@ -61,3 +63,35 @@ def test_the_last_positions_of_an_engine_have_angles():
     torch.testing.assert_close(
         x.double(), turned(torch.ones(1, 1, 8), torch.tensor([45]), "half", 1.0), atol=1e-5, rtol=1e-5
     )
+
+
+@pytest.mark.parametrize("layout", ["half", "interleaved"])
+def test_the_inverse_turns_back(layout):
+    spec = RotarySpec(name="rotary", dim=8, inverse_frequencies=FREQUENCIES, layout=layout)
+    rows = Rows(sizing_of(max_context=40))
+    there, back = (
+        answer_rotary(one, SimpleNamespace(sizing=rows.sizing))
+        for one in (spec, replace(spec, name="back", inverse=True))
+    )
+    whole = torch.randn(3, 2, 8)
+    x, at = whole.clone(), torch.arange(5, 8)
+
+    def body(ctx):
+        there(x, at, ctx)
+        assert not torch.allclose(x, whole, atol=0.1)
+        back(x, at, ctx)
+
+    rows.run([Window("a", 1, "target", 5, (1,) * 3)], body)
+    torch.testing.assert_close(x, whole)
+
+
+def test_layers_that_turn_alike_share_their_tables():
+    spec = RotarySpec(name="rotary", dim=8, inverse_frequencies=FREQUENCIES, layout="half")
+    site = SimpleNamespace(sizing=sizing_of(max_context=41))
+    tables = _tables(spec, site)
+    assert _tables(replace(spec, name="another", layer=3), site) is tables
+    others = (replace(spec, inverse=True), replace(spec, amplitude=2.0), replace(spec, layout="interleaved"))
+    assert all(_tables(one, site) is not tables for one in others)
+    gone = weakref.ref(tables)
+    del tables
+    assert gone() is None
