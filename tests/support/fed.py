@@ -30,29 +30,23 @@ class Options(BaseModel):
 
 
 class Hiddens(State):
-    """Hidden states of the forward before, and those that the draft role's rows continue.
-
-    The target's, and those of even and of odd draft steps, each have a buffer: a forward that is recorded runs once on
-    padding rows, and may not write where it will read.
-    """
+    """Hidden states of the forward before, and those that the draft role's rows continue."""
 
     key: ClassVar[Key]
     roles = (TARGET, DRAFT)
 
     def __init__(self, rows: int, width: int, sizing) -> None:
-        self._tapped = torch.zeros(3, rows, width, dtype=sizing.dtype, device=sizing.device)
-        self._fed = torch.zeros_like(self._tapped[0])
+        self._tapped = torch.zeros(rows, width, dtype=sizing.dtype, device=sizing.device)
+        self._fed = torch.zeros_like(self._tapped)
 
     def buffers(self) -> Mapping[str, Tensor]:
         return {"tapped": self._tapped, "fed": self._fed}
 
-    def take(self, hidden: Tensor, ctx) -> None:
-        of_draft = ctx.states.role == DRAFT
-        self._tapped[1 + ctx.draft_step % 2 if of_draft else 0, : len(hidden)].copy_(hidden)
+    def take(self, hidden: Tensor) -> None:
+        self._tapped[: len(hidden)].copy_(hidden)
 
     def feed(self, ctx) -> None:
-        before = self._tapped[1 + (ctx.draft_step - 1) % 2 if ctx.draft_step else 0]
-        self._fed[: ctx.rows].copy_(before.index_select(0, ctx.state(BATCH).from_row(ctx)))
+        self._fed[: ctx.rows].copy_(self._tapped.index_select(0, ctx.state(BATCH).from_row(ctx)))
 
     def lend(self) -> Tensor:
         return self._fed
@@ -144,7 +138,7 @@ class Fed(Plugin[Options]):
     @hookimpl
     def bind(self, spec, site):
         if isinstance(spec, TapSpec) and spec.point == self.options.point:
-            return lambda hidden, ctx: ctx.state(Hiddens.key).take(hidden, ctx)
+            return lambda hidden, ctx: ctx.state(Hiddens.key).take(hidden)
         return None
 
     @hookimpl

@@ -163,6 +163,8 @@ class Worker:
             self._call(self._failed, error)
         finally:
             engine.close()
+            while not self._commands.empty():  # whoever still asks is told that it is closed
+                self._commands.get()(engine)
 
     def _turn(self, engine: Engine) -> None:
         """Carry out what waits, then one step; sleep where there is neither."""

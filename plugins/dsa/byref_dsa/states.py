@@ -30,8 +30,7 @@ class TopKShare(State):
     or the number of a compressed entry); NOTHING behind the last.
 
     A full layer holds one, the shared layers after it borrow it. It lives for a round: a draft step may go on with the
-    selection of the step before, row by row. Even and odd steps have a buffer each: a forward that is recorded runs
-    once on padding rows, and may not write what it will read.
+    selection of the step before, row by row.
     """
 
     key: ClassVar[Key[TopKShare]]
@@ -40,7 +39,7 @@ class TopKShare(State):
     def __init__(self, role: str, most: int, sizing: Sizing) -> None:
         self.roles = (role,)
         rows = most_rows(sizing.max_rows, sizing.max_requests, sizing.max_drafts)
-        self._entries = torch.full((2, rows, most), NOTHING, dtype=torch.int64, device=sizing.device)
+        self._entries = torch.full((rows, most), NOTHING, dtype=torch.int64, device=sizing.device)
         self._captured = sizing.captured
         self._held = False
 
@@ -57,7 +56,7 @@ class TopKShare(State):
 
     def hold(self, entries: Tensor, ctx: ForwardContext) -> None:
         """Keep a full layer's selection, [rows, up to the most] int64."""
-        own, width = self._own(ctx), entries.shape[1]
+        own, width = self._entries[: ctx.rows], entries.shape[1]
         own[:, :width] = entries
         own[:, width:].fill_(NOTHING)
         self._held = True
@@ -67,18 +66,15 @@ class TopKShare(State):
         itself take the last places, one each: nobody has scored them."""
         self.check(ctx)
         batch, last = ctx.state(BATCH), top_k - ctx.draft_step
-        own = self._own(ctx)
-        own.copy_(self._entries[(ctx.draft_step - 1) % 2].index_select(0, batch.from_row(ctx)))
+        own = self._entries[: ctx.rows]
+        own.copy_(self._entries.index_select(0, batch.from_row(ctx)))
         if last >= 0:
             own[:, last] = batch.index(ctx)
 
     def lend(self, top_k: int, ctx: ForwardContext) -> Tensor:
         """[rows, top_k] int64, lent for one call."""
         self.check(ctx)
-        return self._own(ctx)[:, :top_k]
-
-    def _own(self, ctx: ForwardContext) -> Tensor:
-        return self._entries[ctx.draft_step % 2, : ctx.rows]
+        return self._entries[: ctx.rows, :top_k]
 
     def check(self, ctx: ForwardContext) -> None:
         """Refuse to go on without a selection.

@@ -73,7 +73,6 @@ def test_tokens_equal_those_without_drafts(plain, drafter, kind):
     "more",
     [
         {"chunk": 7},
-        {"capture": "tape"},
         {"kv": {"paged_kv": {"page_size": 4}}, "chunk": 16},
         {"kv": {"paged_kv": {"page_size": 16, "num_pages": 22}}},  # too few for all: some are preempted
     ],

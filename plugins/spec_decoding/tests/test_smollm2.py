@@ -11,12 +11,11 @@ from byref.contract import SamplingParams
 pytestmark = pytest.mark.model
 TEXTS = (
     '{"name": "Ada", "city": "London"}\n{"name": "Alan", "city": "Manchester"}\n{"name": "Grace", "city":',
-    "def add(a, b):\n    return a + b\n\n\ndef subtract(a, b):\n    return",
     "Once upon a time there was a lighthouse",
 )
-TOKENS = 24
+TOKENS = 16
 SAMPLED = SamplingParams(max_tokens=TOKENS, temperature=0.8, top_p=0.95, seed=2, ignore_eos=True)
-DRAFTERS = {"ngram": {}, "suffix": {"tree": True}, "self": {"adaptive": False, "max_draft_tokens": 3}}
+DRAFTERS = {"suffix": {"tree": True}, "self": {"adaptive": False, "max_draft_tokens": 3}}
 
 
 @pytest.fixture(scope="module")
