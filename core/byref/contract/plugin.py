@@ -80,8 +80,8 @@ class RoleSource:
     overrides: Mapping[str, Any] = field(default_factory=dict)
     """Values that replace the configuration's, e.g. {"num_hidden_layers": 2}."""
     architecture: str | None = None
-    """Replaces the checkpoint's architecture, e.g. with a draft head's; `{}` in it stands for the checkpoint's own, as in
-    `{}.mtp`."""
+    """Replaces the checkpoint's architecture, e.g. with a draft head's; `{}` in it stands for the checkpoint's own, as
+    in `{}.mtp`."""
     same_vocabulary: bool = False
     """Whether its token ids must be the target's: checked at the start, by size and content."""
 

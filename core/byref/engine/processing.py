@@ -55,15 +55,12 @@ def process(
     rows = LogitRows(logits, infos)
     if adjust is not None:
         adjust(rows)
-    return rows, choose(rows, edited, masked=adjust is not None)
+    return rows, choose(rows, edited)
 
 
-def choose(rows: LogitRows, edited: Edited | None = None, *, masked: bool = True) -> list[int]:
-    """The token that each row's processed distribution yields under its own noise.
-
-    PROMPT_ROW for prompt rows, NO_TOKEN where there is none; `masked` says whether that may be so of rows that are
-    not edited, and greedy.
-    """
+def choose(rows: LogitRows, edited: Edited | None = None) -> list[int]:
+    """The token that each row's processed distribution yields under its own noise; PROMPT_ROW for prompt rows,
+    NO_TOKEN where there is none."""
     edited, chosen = edited or {}, [PROMPT_ROW] * len(rows)
     greedy = []
     for i, info in enumerate(rows.infos):
@@ -77,7 +74,7 @@ def choose(rows: LogitRows, edited: Edited | None = None, *, masked: bool = True
             greedy.append(i)
     if greedy:
         logits = rows.logits if len(greedy) == len(rows) else rows.logits[greedy]
-        for i, token in zip(greedy, (_checked if masked else _likeliest)(logits), strict=True):
+        for i, token in zip(greedy, _checked(logits), strict=True):
             chosen[i] = token
     return chosen
 

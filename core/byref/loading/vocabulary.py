@@ -15,8 +15,7 @@ def check_same_vocabulary(target: Checkpoint, other: Checkpoint, role: str) -> N
     mine, theirs = (one.tokenizer().backend.get_vocab(with_added_tokens=True) for one in (target, other))
     if mine == theirs:
         return
-    differing = min(mine.items() ^ theirs.items(), key=lambda item: (item[1], item[0]))
-    token, id = differing
+    token, _ = min(mine.items() ^ theirs.items(), key=lambda item: (item[1], item[0]))
     here, there = mine.get(token, "no id"), theirs.get(token, "no id")
     raise ModelError(
         f"the vocabulary of role {role!r} ({len(theirs)} tokens) is not the target's ({len(mine)} tokens): "

@@ -17,6 +17,7 @@ from byref.serve.desk import Desk
 from byref.serve.errors import SERVER, ApiError
 from byref.serve.worker import State
 
+BACKLOG = 2048
 SOON = 1.0
 """Seconds in which answers to what was failed are sent."""
 
@@ -101,6 +102,7 @@ def listen(host: str, port: int) -> socket.socket:
     sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         sock.bind((host, port))
+        sock.listen(BACKLOG)  # from now on nobody is refused: whoever comes early waits
     except OSError as error:
         sock.close()
         hint = "another --port, or --port 0 for a free one"

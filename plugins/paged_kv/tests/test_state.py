@@ -107,11 +107,14 @@ def test_what_free_memory_holds_changes_nothing(short_llama, attention, expected
         assert engine.parts.kv.figures()["hit_tokens"] > 0
 
 
-def test_a_request_whose_entries_are_no_numbers_fails_alone(short_llama, attention, expected):
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_a_request_whose_entries_are_no_numbers_fails_alone(short_llama, attention, expected, temperature):
     """And who gets its pages later takes no harm."""
     with start(short_llama, attention, paged={**PAGED, "prefix_cache": False, "num_pages": 120}, **WIDE) as engine:
         ids, done = [engine.add(p, one) for p, one in zip(PROMPTS, PARAMS, strict=True)], {}
-        ids.append(engine.add(PROMPTS[0], SamplingParams(max_tokens=30, temperature=1.0, seed=1, ignore_eos=True)))
+        ids.append(
+            engine.add(PROMPTS[0], SamplingParams(max_tokens=30, temperature=temperature, seed=1, ignore_eos=True))
+        )
         running = engine._planner.running
         while not running or running[-1].id != ids[-1] or not running[-1].generated:
             step(engine, done)
