@@ -121,12 +121,14 @@ def test_chat_logprobs(client):
         "model": "tiny",
         "messages": QUESTION,
         "max_tokens": 5,
-        "temperature": 0,
+        "temperature": 1.5,
+        "seed": 1,
         "logprobs": True,
         "top_logprobs": 2,
     }
     whole = client.chat.completions.create(**asked).choices[0].logprobs.content
     assert len(whole) == 5
+    assert any(token.logprob < token.top_logprobs[0].logprob for token in whole), "nothing unlikely was chosen"
     for token in whole:
         assert len(token.top_logprobs) == 2
         assert token.top_logprobs[0].logprob >= token.top_logprobs[1].logprob

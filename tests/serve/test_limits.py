@@ -164,8 +164,11 @@ def test_abort(gated, gate):
     answer = in_background(lambda: gated.complete(request_id="stop me", **LONG))
     gated.until(lambda: "stop me" in gated.desk.open)
     assert gated.ask("/v1/abort", {"request_id": "stop me"}).body == {"request_id": "stop me", "aborted": True}
+    before = gated.desk.metrics.tokens._value.get()
     gate.open.set()
     assert answer().error["code"] == "aborted"
+    gated.assert_idle()
+    assert gated.desk.metrics.tokens._value.get() - before <= 2
     unknown = gated.ask("/v1/abort", {"request_id": "stop me"})
     assert (unknown.status, unknown.error["param"]) == (404, "request_id")
     gated.assert_idle()
@@ -177,10 +180,12 @@ def test_a_client_that_leaves_before_its_answer_is_aborted(gated, gate):
     body = '{"prompt": "abc", "max_tokens": 200, "ignore_eos": true}'
     connection.request("POST", "/v1/completions", body, {"Content-Type": "application/json"})
     gated.until(lambda: gated.desk.open)
+    before = gated.desk.metrics.tokens._value.get()
     connection.close()
     gated.until(lambda: not gated.desk.open)
     gate.open.set()
     gated.assert_idle()
+    assert gated.desk.metrics.tokens._value.get() - before <= 2, "it went on without anybody listening"
 
 
 def test_a_plugin_that_refuses_a_request_and_one_that_fails_in_it(talker):

@@ -78,5 +78,5 @@ def _check_extra(ray: bool, replicas: int) -> None:
     missing = [name for name in (*NEEDED, *(("ray",) if ray else ())) if find_spec(name) is None]
     if missing:
         extra = "ray" if ray else "serve"
-        hint = f'pip install "byref[{extra}]"'
+        hint = f'in the folder of byref: pip install -c constraints.txt -e ".[{extra}]"'
         raise ConfigError(f"the server needs {', '.join(missing)}", where=f"the extra {extra}", hint=hint)

@@ -189,5 +189,5 @@ def test_a_head_whose_drafts_never_stay_is_dropped(broken, plain):
         speculator = engine.parts.speculator
         done = engine.generate([PROMPTS[0]], params("greedy", 120))[0]
         assert done.token_ids[:48] == plain("eagle", "greedy")[0]
-        assert done.drafts.drafted < 40
+        assert done.drafts.windows < 60  # of 119 that there would be
         assert not speculator._dropped  # nothing is kept of a request that has ended
