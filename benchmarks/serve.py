@@ -40,6 +40,9 @@ class Program:
         found = re.search(r":(\d+) ", self._process.stdout.readline())
         assert found
         self.port = int(found[1])
+
+    def wait(self) -> None:
+        """Until it answers."""
         while "200" not in asyncio.run(self._health()):
             time.sleep(0.2)
 
@@ -97,6 +100,7 @@ def main() -> None:
     new, streams = (8, 4) if options.quick else (NEW, STREAMS)
     program = Program(model, options.threads)
     try:
+        program.wait()
         with Engine.start(config(model, options.threads)) as engine:
             prompts = english(engine.tokenizer, streams * (options.repeat + 1), PROMPT)
             rounds = [prompts[i * streams : (i + 1) * streams] for i in range(options.repeat + 1)]

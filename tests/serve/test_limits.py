@@ -121,6 +121,14 @@ def test_bodies(talker):
         connection.request("POST", "/v1/completions", pieces, {"Content-Type": "application/json"}, encode_chunked=True)
         assert connection.getresponse().status == 413
         connection.close()
+        endless = http.client.HTTPConnection("127.0.0.1", server.port, timeout=PATIENCE)
+        endless.putrequest("POST", "/v1/completions")
+        endless.putheader("Content-Type", "application/json")
+        endless.putheader("Transfer-Encoding", "chunked")
+        endless.endheaders()
+        endless.send(b"3e9\r\n" + b"a" * 1001 + b"\r\n")
+        assert endless.getresponse().status == 413, "it waits for the end"
+        endless.close()
         assert server.complete("a").status == 200
 
 
@@ -172,6 +180,13 @@ def test_abort(gated, gate):
     unknown = gated.ask("/v1/abort", {"request_id": "stop me"})
     assert (unknown.status, unknown.error["param"]) == (404, "request_id")
     gated.assert_idle()
+
+
+def test_prompts_are_taken_all_or_none(gated):
+    before = gated.desk.metrics.tokens._value.get()
+    assert gated.complete(["abc", ""], max_tokens=100).status == 400
+    gated.assert_idle()
+    assert gated.desk.metrics.tokens._value.get() == before
 
 
 def test_a_client_that_leaves_before_its_answer_is_aborted(gated, gate):

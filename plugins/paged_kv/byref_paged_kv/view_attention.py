@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import takewhile
+from itertools import pairwise, takewhile
 from typing import ClassVar
 
 import torch
@@ -25,6 +25,8 @@ MANY_KEYS = 256
 """From here on two products per KV head are faster than scaled-dot-product attention."""
 MANY_SHARED = 64
 """From here on entries that all requests share are read in place, once for all."""
+MOST_SPANS = 8
+"""Of one request: where its pages lie in more runs than this, they are gathered."""
 SHARED_ROWS = 64
 """Up to so many rows per request: all scores of a forward are there at once."""
 
@@ -47,7 +49,7 @@ class ViewAttention(PoolAttention):
     """
 
     about: ClassVar[str] = (
-        "views: a run of pages of one request, or shared by all, is read in place on a CPU; the rest is gathered"
+        "views: runs of pages of one request, or one shared by all, are read in place on a CPU; the rest is gathered"
     )
 
     def __init__(self, spec: AttentionSpec, pool: SlotPool, space: PagedSpace, sinks: Tensor | None) -> None:
@@ -64,9 +66,9 @@ class ViewAttention(PoolAttention):
         if group.requests == 1 and group.width == 1 and self._plain:
             (window,) = ctx.state(BATCH).host()[group.request_slice] or (None,)
             key = (self._span_key, group.first_request)
-            span = ctx.state(SCRATCH).get(key, lambda: self._span(window) if window else None)
-            if span is not None:
-                return self._read(q, span)
+            spans = ctx.state(SCRATCH).get(key, lambda: self._spans(window) if window else None)
+            if spans:
+                return self._read(q, spans)
         elif group.requests > 1 and group.width <= SHARED_ROWS and self._shares:
             key = (self._shared_key, group.first_request)
             shared = ctx.state(SCRATCH).get(key, lambda: self._common(ctx, group))
@@ -74,17 +76,22 @@ class ViewAttention(PoolAttention):
                 return self._read_shared(q.view(group.requests, group.width, self._spec.heads, -1), shared)
         return super()._attend(q, group, ctx)
 
-    def _read(self, q: Tensor, span: Span) -> Tensor:
-        """q [1, heads, key_dim] over entries that lie in a row -> [1, heads * value_dim]."""
+    def _read(self, q: Tensor, spans: Sequence[Span]) -> Tensor:
+        """q [1, heads, key_dim] over entries that lie in a few runs -> [1, heads * value_dim]: one softmax over all."""
         spec = self._spec
-        k, v = split_entries(spec, self._slots.data[None, span[0] : span[1]])
-        q = q.view(1, k.shape[1], -1, spec.key_dim)
-        if k.shape[2] < MANY_KEYS:
-            return functional.scaled_dot_product_attention(q, k, v, scale=spec.scale).reshape(1, -1)
-        heads = [
-            torch.mm(torch.mm(query, keys.t()).softmax(-1), values)
-            for query, keys, values in zip((q * spec.scale)[0], k[0], v[0], strict=True)
-        ]
+        parts = [split_entries(spec, self._slots.data[None, first:end]) for first, end in spans]
+        q = q.view(1, parts[0][0].shape[1], -1, spec.key_dim)
+        if len(parts) == 1 and parts[0][0].shape[2] < MANY_KEYS:
+            return functional.scaled_dot_product_attention(q, *parts[0], scale=spec.scale).reshape(1, -1)
+        sizes = [end - first for first, end in spans]
+        heads = []
+        for at, query in enumerate((q * spec.scale)[0]):
+            scores = [torch.mm(query, k[0, at].t()) for k, _ in parts]
+            weights = (scores[0] if len(scores) == 1 else torch.cat(scores, -1)).softmax(-1).split(sizes, -1)
+            out = torch.mm(weights[0], parts[0][1][0, at])
+            for weight, (_, v) in zip(weights[1:], parts[1:], strict=True):
+                out.addmm_(weight, v[0, at])
+            heads.append(out)
         return torch.cat(heads).view(1, -1)
 
     def _read_shared(self, q: Tensor, shared: Shared) -> Tensor:
@@ -123,12 +130,15 @@ class ViewAttention(PoolAttention):
             mask = mask[:, None].expand(-1, self._grouped, -1, -1).flatten(1, 2)
         return Shared((start * size, start * size + skip), index, mask)
 
-    def _span(self, window: Window) -> Span | None:
-        """Slots of what the window's row sees, from first to end; None where some lie apart."""
+    def _spans(self, window: Window) -> tuple[Span, ...] | None:
+        """Slots of what the window's row sees, run by run, each from first to end; None where there are too many."""
         seen = self._spec.window
         first, end, size = max(window.end - seen, 0) if seen is not None else 0, window.end, self._space.per_page
         pages = self._space.held[window.row][first // size : -(-end // size)]
-        if pages[0] == 0 or pages != list(range(pages[0], pages[0] + len(pages))):
+        starts = [at for at, page in enumerate(pages) if at == 0 or page != pages[at - 1] + 1]
+        if pages[0] == 0 or len(starts) > MOST_SPANS:
             return None
-        base = pages[0] * size
-        return base + first % size, base + first % size + end - first
+        runs = [(pages[at] * size, (pages[to - 1] + 1) * size) for at, to in pairwise((*starts, len(pages)))]
+        runs[0] = (runs[0][0] + first % size, runs[0][1])
+        runs[-1] = (runs[-1][0], runs[-1][1] - (-end % size))
+        return tuple(runs)

@@ -11,6 +11,7 @@ import pytest
 from drafts import Told
 from engines import finish, greedy, step, together
 from equality import TOP, EngineOracle, answers, assert_answers, assert_equal
+from families import save_family
 from paging import assert_idle, start
 from pydantic import ValidationError
 
@@ -164,26 +165,30 @@ def test_prompts_behind_a_shared_prefix_read_it_once_too(short_llama, monkeypatc
     assert set(widths) == {12, 1}
 
 
-@pytest.mark.parametrize("page_size", [1, 16])
+@pytest.mark.parametrize("window", [None, 12])
 @pytest.mark.parametrize("many", [1, 256])
-def test_reading_in_place_changes_nothing(short_llama, page_size, many, monkeypatch):
-    """With and without scaled-dot-product attention, in pages that follow one another and in pages that do not."""
+@pytest.mark.parametrize("most", [1, 3, 8])
+def test_reading_in_place_changes_nothing(tmp_path, many, most, window, monkeypatch):
+    """With and without scaled-dot-product attention, in pages that lie in one run, in a few, and in too many."""
     monkeypatch.setattr("byref_paged_kv.view_attention.MANY_KEYS", many)
-    spans = []
-    real = ViewAttention._span
-    monkeypatch.setattr(ViewAttention, "_span", lambda *a: spans.append(real(*a)) or spans[-1])
+    monkeypatch.setattr("byref_paged_kv.view_attention.MOST_SPANS", most)
+    found = []
+    real = ViewAttention._spans
+    monkeypatch.setattr(ViewAttention, "_spans", lambda *a: found.append(real(*a)) or found[-1])
+    windowed = {} if window is None else {"sliding_window": window}
+    model = save_family(tmp_path, "Mistral" if window else "Llama", num_hidden_layers=2, **windowed)
     prompts = [list(range(3, 40)), [9, 8, 7], list(range(3, 30)), [4] * 20]
     with (
-        engines.start(short_llama) as plain,
-        start(short_llama, paged={"page_size": page_size, "prefix_cache": False}) as engine,
+        engines.start(model) as plain,
+        start(model, paged={"page_size": 3, "prefix_cache": False, "num_pages": 60}) as engine,
     ):
         oracle = EngineOracle(plain)
+        # Pages with holes between them: every other one is somebody's, until all is over.
+        for pages in {id(space.pages): space.pages for space in engine.parts.kv._paged}.values():
+            taken = pages.take(24)
+            pages.drop([page for page in taken if page % 6 not in (1, 2)], lambda page: False)
         for prompt in prompts:
             assert_equal(engine, oracle, [prompt], 24)
-        assert_equal(engine, oracle, prompts, 24)
-        longest = prompts[0] + prompts[2]
-        ids = [engine.add(longest, engines.greedy(24)), engine.add([8] * 30, engines.greedy(3))]
-        found = engines.finish(engine, ids)[0]
-        assert list(found.token_ids) == oracle.tokens(longest, 24)
-    read = {span is not None for span in spans}
-    assert read == {True, False} if page_size == 1 else read == {True}
+    runs = {len(spans) if spans else 0 for spans in found}
+    assert max(runs) == min(most, max(runs))
+    assert len(runs) > 1
