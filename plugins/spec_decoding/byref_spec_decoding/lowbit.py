@@ -74,7 +74,7 @@ WEIGHTS: Final[Mapping[str, type[_Weight]]] = {"int8": Int8Weight, "int4": Int4W
 
 
 def answer_linear(bits: str, spec: LinearSpec, site: Site) -> Project:
-    """The projection with rounded weights.
+    """The projection with rounded weights. That to the vocabulary has 8 bits in any case: its errors choose tokens.
 
     Raises:
         ConfigError: there is no kernel for it here.
@@ -85,7 +85,9 @@ def answer_linear(bits: str, spec: LinearSpec, site: Site) -> Project:
             where="[plugins.spec_decoding.options] weights",
             hint='weights = "target" with some layers left out',
         )
-    weight = WEIGHTS[bits](site.parameters.load([part.name for part in spec.fused], (spec.outputs, spec.inputs)))
+    weight = WEIGHTS["int8" if spec.narrow else bits](
+        site.parameters.load([part.name for part in spec.fused], (spec.outputs, spec.inputs))
+    )
     names = [part.name.removesuffix("weight") + "bias" for part in spec.fused]
     bias = site.parameters.load(names, (spec.outputs,)) if spec.bias else None
 
