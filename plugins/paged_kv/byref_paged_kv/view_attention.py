@@ -26,7 +26,9 @@ MANY_KEYS = 256
 MANY_SHARED = 64
 """From here on entries that all requests share are read in place, once for all."""
 MOST_SPANS = 8
-"""Of one request: where its pages lie in more runs than this, they are gathered."""
+SPAN_KEYS = 256
+"""Of one request: where its pages lie in more runs than `MOST_SPANS`, or in runs of fewer keys than this on average,
+they are gathered, which is faster then. One run is always read in place."""
 SHARED_ROWS = 64
 """Up to so many rows per request: all scores of a forward are there at once."""
 
@@ -136,7 +138,7 @@ class ViewAttention(PoolAttention):
         first, end, size = max(window.end - seen, 0) if seen is not None else 0, window.end, self._space.per_page
         pages = self._space.held[window.row][first // size : -(-end // size)]
         starts = [at for at, page in enumerate(pages) if at == 0 or page != pages[at - 1] + 1]
-        if pages[0] == 0 or len(starts) > MOST_SPANS:
+        if pages[0] == 0 or len(starts) > max(min(MOST_SPANS, (end - first) // SPAN_KEYS), 1):
             return None
         runs = [(pages[at] * size, (pages[to - 1] + 1) * size) for at, to in pairwise((*starts, len(pages)))]
         runs[0] = (runs[0][0] + first % size, runs[0][1])

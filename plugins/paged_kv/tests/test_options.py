@@ -172,6 +172,7 @@ def test_reading_in_place_changes_nothing(tmp_path, many, most, window, monkeypa
     """With and without scaled-dot-product attention, in pages that lie in one run, in a few, and in too many."""
     monkeypatch.setattr("byref_paged_kv.view_attention.MANY_KEYS", many)
     monkeypatch.setattr("byref_paged_kv.view_attention.MOST_SPANS", most)
+    monkeypatch.setattr("byref_paged_kv.view_attention.SPAN_KEYS", 1)
     found = []
     real = ViewAttention._spans
     monkeypatch.setattr(ViewAttention, "_spans", lambda *a: found.append(real(*a)) or found[-1])
