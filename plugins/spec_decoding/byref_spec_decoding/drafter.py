@@ -128,3 +128,15 @@ class Drafter(ABC):
     @abstractmethod
     def propose(self, round: Round) -> Mapping[str, Draft]:
         """Drafts by request id, at most as many each as are wanted; none for a request leaves it plain."""
+
+
+class LookupDrafter(Drafter):
+    """Base of drafters that look each request's draft up, without a forward."""
+
+    def propose(self, round: Round) -> Mapping[str, Draft]:
+        drafts = {want.request.id: self.look_up(want.request, want.most) for want in round.wants if want.most}
+        return {id: draft for id, draft in drafts.items() if draft.tokens}
+
+    @abstractmethod
+    def look_up(self, request: Request, most: int) -> Draft:
+        """At most so many tokens; none where nothing is found."""

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from byref.contract.requests import Reason, Request
-from byref_spec_decoding.drafter import Draft, Drafter, Round
+from byref_spec_decoding.drafter import Draft, LookupDrafter
 
 
 class NgramOptions(BaseModel):
@@ -53,7 +52,7 @@ class _History:
         return 0, 0
 
 
-class Ngram(Drafter):
+class Ngram(LookupDrafter):
     """Prompt lookup decoding (Saxena 2023; the same idea in "Inference with Reference", Yang et al. 2023)."""
 
     Options = NgramOptions
@@ -68,16 +67,7 @@ class Ngram(Drafter):
     def released(self, request: Request, reason: Reason) -> None:
         self._histories.pop(request.id, None)
 
-    def propose(self, round: Round) -> Mapping[str, Draft]:
-        drafts = {}
-        for want in round.wants:
-            if want.most:
-                draft = self._draft(want.request, want.most)
-                if draft.tokens:
-                    drafts[want.request.id] = draft
-        return drafts
-
-    def _draft(self, request: Request, most: int) -> Draft:
+    def look_up(self, request: Request, most: int) -> Draft:
         history, tokens = self._histories[request.id], request.tokens
         history.extend(tokens)
         at, size = history.match(tokens)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
 from typing import Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from byref.contract.requests import Reason, Request
-from byref_spec_decoding.drafter import Draft, Drafter, Round
+from byref_spec_decoding.drafter import Draft, LookupDrafter
 from byref_spec_decoding.trie import Cursor, Trie, guess
 
 
@@ -34,7 +33,7 @@ class SuffixOptions(BaseModel):
         return self
 
 
-class Suffix(Drafter):
+class Suffix(LookupDrafter):
     """Drafts by frequency (SuffixDecoding, Oliaro et al. 2024). What this request said counts before what others did:
     the source whose guess is longer by its own counts is taken."""
 
@@ -67,16 +66,7 @@ class Suffix(Drafter):
         while len(self._outputs) > 1 and sum(map(len, self._outputs)) > self.options.remember:
             self._earlier.remove(self._outputs.popleft())
 
-    def propose(self, round: Round) -> Mapping[str, Draft]:
-        drafts = {}
-        for want in round.wants:
-            if want.most:
-                draft = self._draft(want.request, want.most)
-                if draft.tokens:
-                    drafts[want.request.id] = draft
-        return drafts
-
-    def _draft(self, request: Request, most: int) -> Draft:
+    def look_up(self, request: Request, most: int) -> Draft:
         own = self._own[request.id]
         own.extend(request.tokens)
         context = request.tokens[-self.options.depth :]
