@@ -6,6 +6,7 @@ The prompts are in `benchmarks/prompts`. Ends with 1 where a bound is missed, un
 from __future__ import annotations
 
 import sys
+from argparse import Namespace
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -30,21 +31,26 @@ def main() -> None:
     parser.add_argument("--text", action="append", choices=TEXTS)
     parser.add_argument("--report", action="store_true", help="print only: no bound")
     options = parser.parse_args()
-    path, before = model_or_skip(options.model), machine()
+    path = model_or_skip(options.model)
+    late = [one for dtype in options.dtype or ("bfloat16", "float32") for one in missed(measure(path, dtype, options))]
+    sys.exit(bool(late) and not options.report and not options.quick)
+
+
+def measure(path: Path, dtype: str, options: Namespace) -> list[dict[str, Any]]:
+    """A row for each text and drafter, in one dtype: shown, written and drawn."""
     rows: list[dict[str, Any]] = []
-    for dtype in options.dtype or ("bfloat16", "float32"):
-        settings = config(path, options.threads, dtype=dtype, max_context=2048)
-        for text in options.text or TEXTS:
-            new = 8 if options.quick else NEW
-            jobs = read_jobs(settings, PROMPTS / f"{text}.jsonl", SamplingParams(max_tokens=new, ignore_eos=True))
-            jobs = jobs[:1] if options.quick else jobs
-            measured = compare(dict(ways(settings, options.drafter or DRAFTERS)), jobs, 1, options.repeat)
-            rows += [_row(dtype, text, one, measured[0]) for one in measured]
+    before, settings = machine(), config(path, options.threads, dtype=dtype, max_context=2048)
+    for text in options.text or TEXTS:
+        new = 8 if options.quick else NEW
+        jobs = read_jobs(settings, PROMPTS / f"{text}.jsonl", SamplingParams(max_tokens=new, ignore_eos=True))
+        jobs = jobs[:1] if options.quick else jobs
+        measured = compare(dict(ways(settings, options.drafter or DRAFTERS)), jobs, 1, options.repeat)
+        rows += [_row(dtype, text, one, measured[0]) for one in measured]
     table(SHOWN, [[row[name] for name in SHOWN] for row in rows])
     if not options.quick:
-        write("spec", {"machine": before, "threads": options.threads, "new": NEW, "rows": rows})
-        _draw(rows)
-    sys.exit(bool(missed(rows)) and not options.report and not options.quick)
+        write(f"spec-{dtype}", {"machine": before, "threads": options.threads, "new": NEW, "rows": rows})
+        _draw(f"spec-{dtype}", rows)
+    return rows
 
 
 SHOWN = ("dtype", "text", "name", "tokens/s", "ratio", "drafted", "accepted", "per window", "drafting", "equal")
@@ -76,16 +82,16 @@ def missed(rows: list[dict[str, Any]]) -> list[str]:
     return found
 
 
-def _draw(rows: list[dict[str, Any]]) -> None:
+def _draw(name: str, rows: list[dict[str, Any]]) -> None:
     """Ratios to plain decoding."""
-    groups = sorted({(row["dtype"], row["text"]) for row in rows})
-    with picture("spec", len(groups)) as figure:
-        for axes, group in zip(figure.axes, groups, strict=True):
-            mine = [row for row in rows if (row["dtype"], row["text"]) == group]
+    texts = sorted({row["text"] for row in rows})
+    with picture(name, len(texts)) as figure:
+        for axes, text in zip(figure.axes, texts, strict=True):
+            mine = [row for row in rows if row["text"] == text]
             bars = axes.bar([row["name"] for row in mine], [row["ratio"] for row in mine])
             axes.bar_label(bars, fmt="%.2f")
             axes.axhline(1.0, color="grey", linewidth=0.8)
-            axes.set(title=", ".join(group), ylabel="tokens/s over plain decoding")
+            axes.set(title=f"{mine[0]['dtype']}, {text}", ylabel="tokens/s over plain decoding")
             axes.margins(y=0.1)
 
 
