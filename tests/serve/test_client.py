@@ -1,6 +1,7 @@
 """The real client, as programs use it: both endpoints, whole and streamed, sync and async."""
 
 import asyncio
+import json
 
 import openai
 import pytest
@@ -114,6 +115,81 @@ def test_streamed_logprobs(client):
     events = [event.choices[0] for event in client.completions.create(**asked, stream=True)]
     for field in ("tokens", "token_logprobs", "top_logprobs", "text_offset"):
         assert [item for event in events for item in getattr(event.logprobs, field)] == getattr(whole, field), field
+
+
+def gathered(events):
+    """Per choice what a stream's events come to, as the whole answer has it."""
+    choices = {}
+    for event in events:
+        for piece in event.choices:
+            choice = choices.setdefault(piece.index, {"text": "", "finish_reason": None, "logprobs": {}})
+            choice["text"] += piece.text
+            choice["finish_reason"] = piece.finish_reason or choice["finish_reason"]
+            for name, entries in piece.logprobs.model_dump().items() if piece.logprobs else ():
+                choice["logprobs"].setdefault(name, []).extend(entries)
+    return choices
+
+
+ECHOED = {
+    "greedy": {"temperature": 0},
+    "several choices": {"n": 3, "seed": 4},
+    "several prompts": {"prompt": ["abc", [5, 6, 7, 8], "b"], "n": 2, "seed": 5},
+    "one token of prompt": {"prompt": [9], "temperature": 0},
+    "no top": {"logprobs": 0, "seed": 6},
+    "nothing new": {"max_tokens": 0},
+    "nothing new, several": {"prompt": ["abc", [5, 6]], "max_tokens": 0, "n": 2, "seed": 5},
+    "a long prompt": {"prompt": "abcdefgh" * 16, "temperature": 0},
+    "characters of several tokens": {"prompt": "1 € and 🙂", "temperature": 0},
+    "a stop string": {"stop": ["a", "e", "o"], "seed": 8, "max_tokens": 40},
+}
+
+
+@pytest.mark.parametrize("case", ECHOED)
+def test_a_stream_that_echoes_with_logprobs(client, case):
+    asked = {"model": "tiny", "prompt": "abcdef", "logprobs": 2, "max_tokens": 6, "echo": True} | ECHOED[case]
+    whole = client.completions.create(**asked)
+    events = list(client.completions.create(**asked, stream=True, stream_options={"include_usage": True}))
+    streamed = gathered(events)
+    assert sorted(streamed) == [choice.index for choice in whole.choices]
+    begun = set()
+    for choice in whole.choices:
+        told = choice.logprobs.model_dump()
+        assert streamed[choice.index] == {"text": choice.text, "finish_reason": choice.finish_reason, "logprobs": told}
+        assert told["token_logprobs"][0] is None
+        assert None not in told["token_logprobs"][1:]
+        for token, at in zip(told["tokens"], told["text_offset"], strict=True):
+            there = choice.text[at : at + len(token)]
+            assert token.startswith(there) or not token.isascii() or token.startswith("<") or "\ufffd" in there
+        assert told["text_offset"] == sorted(told["text_offset"])
+    for event in events[:-1]:
+        (piece,) = event.choices
+        if piece.index not in begun:
+            assert piece.logprobs.token_logprobs[0] is None, "an answer before its prompt"
+            assert piece.finish_reason is None
+        begun.add(piece.index)
+    assert events[-1].usage == whole.usage
+
+
+def test_prompt_logprobs_are_streamed_too(client, served):
+    asked = {"max_tokens": 5, "seed": 3, "n": 2, "prompt_logprobs": 2}
+    for path, body in (
+        ("/v1/completions", {"prompt": "abcd", "logprobs": 5}),
+        ("/v1/completions", {"prompt": "abcd", "echo": True}),
+        ("/v1/chat/completions", {"messages": QUESTION}),
+    ):
+        whole = served.ask(path, {**asked, **body}).body
+        events = served.ask(path, {**asked, **body, "stream": True}).body
+        pieces = [choice for event in parsed(events) for choice in event["choices"]]
+        for choice in whole["choices"]:
+            mine = [piece for piece in pieces if piece["index"] == choice["index"] and "prompt_logprobs" in piece]
+            assert [piece["prompt_logprobs"] for piece in mine] == [choice["prompt_logprobs"]]
+            assert all(2 <= len(scores) <= 3 for scores in choice["prompt_logprobs"][1:]), "more than was asked for"
+
+
+def parsed(stream):
+    """The events of a stream, as they came."""
+    lines = [line.removeprefix("data: ") for line in stream.splitlines() if line.startswith("data: {")]
+    return [json.loads(line) for line in lines]
 
 
 def test_chat_logprobs(client):

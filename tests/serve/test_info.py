@@ -86,16 +86,11 @@ def test_plugins_show_no_secret_and_no_path(counted):
     assert answer.body["hooks"]["prepare_step"] == ["counter"]
 
 
-def figures(server) -> dict[str, float]:
-    lines = [line for line in server.ask("/metrics").body.splitlines() if not line.startswith("#")]
-    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
-
-
 def test_metrics(counted):
-    before = figures(counted)
+    before = counted.figures()
     counted.complete("abcdef", max_tokens=5, temperature=0, ignore_eos=True)
     counted.complete("abc", temprature=1)
-    after = figures(counted)
+    after = counted.figures()
 
     def grew(name):
         return after[name] - before.get(name, 0.0)
@@ -114,9 +109,9 @@ def test_metrics(counted):
 
 def test_refusals_are_counted(served):
     name = 'byref_requests_total{endpoint="completions",outcome="refused"}'
-    before = figures(served).get(name, 0)
+    before = served.figures().get(name, 0)
     assert served.complete([10**6]).status == 400
-    assert figures(served)[name] == before + 1
+    assert served.figures()[name] == before + 1
 
 
 @pytest.mark.parametrize("paths", [("a", "a"), ("a", "a/b"), ("a/b", "a"), ("../models",), ("",), ("A b",)])
@@ -162,8 +157,8 @@ def test_cached_tokens_are_counted_and_salts_keep_prefixes_apart(talker):
         assert cached(cache_salt="mine") == 0
         assert cached(cache_salt="mine") == 32
         assert cached(cache_salt="yours") == 0
-        assert figures(server)["byref_cached_tokens_total"] == 64
-        assert figures(server)['byref_plugin_figure{figure="cached_pages",plugin="paged_kv"}'] > 0
+        assert server.figures()["byref_cached_tokens_total"] == 64
+        assert server.figures()['byref_plugin_figure{figure="cached_pages",plugin="paged_kv"}'] > 0
 
 
 def test_preemptions_are_counted(talker):
@@ -178,5 +173,5 @@ def test_preemptions_are_counted(talker):
 
         answers = asyncio.run(together())
         assert [answer.usage.completion_tokens for answer in answers] == [100] * 4
-        assert figures(server)["byref_preemptions_total"] > 0
+        assert server.figures()["byref_preemptions_total"] > 0
         server.assert_idle()

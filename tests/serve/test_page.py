@@ -4,8 +4,6 @@ import json
 
 import pytest
 from browser import CHROMIUM, Browser
-from drafts import Told
-from engines import greedy, start
 from serving import serving
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="needs Debian's chromium")
@@ -20,6 +18,20 @@ def ask(page, text, tokens=12):
     fill = f"document.getElementById('text').value = {json.dumps(text)}; document.getElementById('tokens').value = {tokens};"
     page.run(f"{fill} document.getElementById('ask').requestSubmit()")
     page.until(IDLE)
+
+
+def streamed(server, question, tokens):
+    """The pieces of the same answer, as the server sends them: (text, whether a draft brought it)."""
+    with server.client() as client:
+        events = client.chat.completions.create(
+            model="tiny",
+            messages=[{"role": "user", "content": question}],
+            max_tokens=tokens,
+            temperature=0,
+            stream=True,
+            stream_options={"include_steps": True},
+        )
+        return [piece for event in events for piece in getattr(event, "byref", {}).get("pieces", ())]
 
 
 def text(page, id):
@@ -46,28 +58,32 @@ def test_a_conversation(served, tmp_path):
 
 def test_drafts_prefix_and_pages(talker, tmp_path):
     paged = pytest.importorskip("byref_paged_kv").PagedKVPlugin
-    options = {"paged_kv": {"num_pages": 40}, "told": {"most": 4, "right": 0.8}}
-    with serving(talker, {"paged_kv": paged, "told": Told}, options) as server:
-        prompt = tuple(server.engine.tokenizer.encode(f"<turn>user: {QUESTION}<turn>", special=False))
-        with start(talker) as engine:
-            tokens = engine.generate([prompt], greedy(12))[0].token_ids
-        server.engine.parts.host.plugin("told").instance.reference = {prompt: tokens}
+    drafting = pytest.importorskip("byref_spec_decoding").SpecDecoding
+    options = {"paged_kv": {"num_pages": 40}, "spec_decoding": {"drafter": "suffix", "adaptive": False}}
+    with serving(talker, {"paged_kv": paged, "spec_decoding": drafting}, options) as server:
         with Browser(tmp_path / "profile", server.url) as page:
             for _ in range(2):
-                ask(page, QUESTION)
+                ask(page, QUESTION, tokens=80)
                 page.run("document.getElementById('reset').click()")
-            ask(page, QUESTION)
+            ask(page, QUESTION, tokens=80)
             said = page.run("document.querySelector('.assistant').textContent")
             coloured = page.run("[...document.querySelectorAll('.assistant .draft')].map((span) => span.textContent)")
             assert "".join(coloured)
             assert len("".join(coloured)) < len(said)
+            expected = streamed(server, QUESTION, tokens=80)
+            assert said == "".join(piece for piece, _ in expected)
+            assert "".join(coloured) == "".join(piece for piece, drafted in expected if drafted)
             assert "accepted" in text(page, "drafts")
+            assert page.run("document.querySelectorAll('#steps i.drafted').length") > 0
             cached = int(text(page, "cached").split()[0])
             assert cached > 0
             assert page.run("document.getElementById('cachedbar').getBoundingClientRect().width") > 0
             assert page.run("document.querySelectorAll('#map i.cached').length") > 0
             assert page.run("document.querySelectorAll('#map i').length") == 40
-            assert "told" in text(page, "plugins")
+            figures = server.engine.figures()["paged_kv"]
+            for kind in ("used", "cached"):
+                assert page.run(f"document.querySelectorAll('#map i.{kind}').length") == figures[f"{kind}_pages"]
+            assert "spec_decoding" in text(page, "plugins")
 
 
 def test_an_error_is_shown_and_the_conversation_goes_on(served, tmp_path):

@@ -45,7 +45,6 @@ COMPLETIONS = {
     "logprobs": ({"logprobs": 101}, "logprobs"),
     "logprobs truth value": ({"logprobs": True}, "logprobs"),
     "echo": ({"echo": "yes"}, "echo"),
-    "echo in a stream": ({"echo": True, "logprobs": 1, "stream": True}, None),
     "stream": ({"stream": 1}, "stream"),
     "stream_options without stream": ({"stream_options": {"include_usage": True}}, None),
     "stream_options": ({"stream": True, "stream_options": {"usage": True}}, "stream_options.usage"),

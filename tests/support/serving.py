@@ -84,6 +84,11 @@ class Served:
         body = {"messages": [{"role": "user", "content": text}], "max_tokens": 4, **fields}
         return self.ask("/v1/chat/completions", body)
 
+    def figures(self) -> dict[str, float]:
+        """What `/metrics` says."""
+        lines = [line for line in self.ask("/metrics").body.splitlines() if not line.startswith("#")]
+        return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
     def until(self, condition) -> None:
         """Wait for what the event loop or the engine is about to do."""
         stop = threading.Event()

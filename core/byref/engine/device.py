@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 import torch
+from torch import Tensor
 
 from byref.contract.context import Kind
 from byref.contract.errors import ConfigError
 
+PAGE = os.sysconf("SC_PAGE_SIZE")
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
@@ -41,6 +44,16 @@ def captured_kinds(capture: str, device: torch.device) -> frozenset[Kind]:
     if capture == "cuda" and device.type != "cuda":
         raise ConfigError("CUDA graphs need a CUDA device", where="[engine] capture", hint='capture = "off" or "tape"')
     return {"off": frozenset(), "tape": frozenset(Kind), "cuda": frozenset({Kind.DECODE, Kind.IDLE})}[capture]
+
+
+def claim(buffers: Iterable[Tensor]) -> None:
+    """Have the system back every page of these buffers now, and not when it is first written; they keep their values.
+
+    A device of its own gives memory when it is allocated, a CPU when it is touched.
+    """
+    for buffer in buffers:
+        if buffer.device.type == "cpu" and buffer.is_contiguous():
+            buffer.view(-1).view(torch.uint8)[::PAGE].bitwise_or_(0)
 
 
 def available_bytes(device: torch.device) -> int:

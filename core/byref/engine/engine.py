@@ -12,6 +12,7 @@ from byref.contract.errors import ByrefError, EngineStopped, RequestError
 from byref.contract.plugin import Plugin
 from byref.contract.requests import Reason, Request
 from byref.contract.roles import TARGET
+from byref.engine.device import claim
 from byref.engine.intake import Intake, Params, Prompt, choice_id, parse_params
 from byref.engine.interrupt import deferred
 from byref.engine.live import Chunk, Completion, Live
@@ -103,6 +104,12 @@ class Engine:
                 self.abort(id)
             self.failure = EngineStopped("the engine was closed")
         self.parts.host.hooks.shutdown()
+
+    def claim(self) -> None:
+        """Take all memory that states have announced, which a CPU's system gives as it is first written: what runs for
+        long then needs no more with use, and finds out at its start if there is too little."""
+        states = {id(state): state for unit in self.parts.units for state in unit.states.values()}
+        claim(buffer for state in states.values() for buffer in state.buffers().values())
 
     @property
     def idle(self) -> bool:

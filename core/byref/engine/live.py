@@ -108,6 +108,8 @@ class Chunk:
     """So many of `token_ids`, from the first on, were drafts that the step verified."""
     logprobs: tuple[dict[int, float], ...] = ()
     """Of `token_ids`, where asked for: as `Completion.logprobs`."""
+    prompt_logprobs: tuple[dict[int, float] | None, ...] = ()
+    """On a choice's first chunk, where asked for: as `Completion.prompt_logprobs`."""
 
 
 @dataclass(slots=True, eq=False)
@@ -187,13 +189,27 @@ class Live:
         """What a step added."""
         reason = completion.finished if completion else None
         scores = tuple(self.logprobs[-len(token_ids) :]) if token_ids else ()
-        return Chunk(self.group or self.request.id, text, token_ids, completion, self.choice, reason, drafted, scores)
+        first = bool(token_ids) and self.request.generated == len(token_ids)
+        return Chunk(
+            request_id=self.group or self.request.id,
+            text=text,
+            token_ids=token_ids,
+            completion=completion,
+            choice=self.choice,
+            finished=reason,
+            drafted=drafted,
+            logprobs=scores,
+            prompt_logprobs=self._of_prompt() if first else (),
+        )
+
+    def _of_prompt(self) -> tuple[dict[int, float] | None, ...]:
+        request = self.request
+        asked = request.params.prompt_logprobs is not None
+        return tuple(self.prompt_logprobs.get(i) for i in range(len(request.prompt))) if asked else ()
 
     def complete(self, reason: Reason) -> Completion:
         """The result, now."""
         now, request = time.perf_counter(), self.request
-        scores = self.prompt_logprobs
-        asked = request.params.prompt_logprobs is not None
         return Completion(
             request_id=self.group or request.id,
             prompt_ids=request.prompt,
@@ -205,7 +221,7 @@ class Live:
                 (self.started or now) - self.arrived, (self.first or now) - self.arrived, now - self.arrived
             ),
             logprobs=tuple(self.logprobs[: request.generated]),
-            prompt_logprobs=tuple(scores.get(i) for i in range(len(request.prompt))) if asked else (),
+            prompt_logprobs=self._of_prompt(),
             drafts=self.drafts,
             error=self.error if reason is Reason.FAILED else None,
             choice=self.choice,

@@ -50,6 +50,7 @@ def create(config: Config, plugins: Mapping[str, type[Plugin[Any]]] | None = Non
         engine = Engine.start(config, {**(plugins or {}), **watch.plugins()})
         if template is not None:
             engine.tokenizer.use_template(template, str(config.serve.chat_template))
+        engine.claim()
         return engine
 
     worker = Worker(start, lambda: watch.last)

@@ -117,6 +117,9 @@ class Answer:
         if self._body.logprobs and chunk.token_ids:
             made = made or [_delta(chunk.choice, {})]
             made[0]["logprobs"] = self._scores(chunk.token_ids, chunk.logprobs)
+        if self._body.prompt_logprobs is not None and chunk.prompt_logprobs:
+            made = made or [_delta(chunk.choice, {})]
+            made[0]["prompt_logprobs"] = scores.of_prompt(chunk.prompt_logprobs, self._body.prompt_logprobs)
         return made
 
     def _choice(self, done: Completion) -> dict[str, Any]:
@@ -132,7 +135,7 @@ class Answer:
             "logprobs": self._scores(done.token_ids, done.logprobs) if self._body.logprobs else None,
         }
         if self._body.prompt_logprobs is not None:
-            choice["prompt_logprobs"] = scores.of_prompt(done.prompt_logprobs)
+            choice["prompt_logprobs"] = scores.of_prompt(done.prompt_logprobs, self._body.prompt_logprobs)
         return choice
 
     def _scores(self, ids: Sequence[int], found: Sequence[scores.Scores]) -> dict[str, Any]:

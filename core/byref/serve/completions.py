@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import JSONResponse
 
+from byref.contract.requests import Reason
 from byref.engine import Chunk, Completion
 from byref.serve import scores
 from byref.serve.answers import CompletionAnswer
@@ -66,8 +68,11 @@ class Answer:
             "created": int(opened.since),
             "model": opened.desk.model,
         }
-        self._offsets: dict[int, int] = {}
-        """Per choice: where its next token stands in the text."""
+        self._scored = body.logprobs is not None
+        self._silent = body.max_tokens == 0
+        """Whether the one token that the engine makes is none of the client's."""
+        self._offsets: dict[int, scores.Offsets] = {}
+        """Per choice: where its next tokens stand in the text."""
 
     def whole(self, completions: Sequence[Completion]) -> dict[str, Any]:
         """One body."""
@@ -82,12 +87,17 @@ class Answer:
         extra = {"usage": None} if with_usage else {}
         done = []
         for number, echo in enumerate(self._echoed):
-            for choice in range(self._n if echo else 0):
+            for choice in range(0 if self._scored or not echo else self._n):
                 yield {**self._head, "choices": [self._delta(number * self._n + choice, echo)], **extra}
         async for update in self._opened.updates():
             chunk = update.chunk
             if chunk.completion is not None:
                 done.append(chunk.completion)
+            if chunk.prompt_logprobs:
+                yield {**self._head, "choices": [self._of_prompt(update.prompt, chunk)], **extra}
+            if self._silent:
+                update = replace(update, chunk=replace(chunk, text="", token_ids=(), logprobs=()))
+                chunk = update.chunk
             if not (chunk.text or chunk.finished or chunk.logprobs or steps):
                 continue
             event = {**self._head, "choices": [self._event(update.prompt, chunk)], **extra}
@@ -97,39 +107,53 @@ class Answer:
 
     def _event(self, prompt: int, chunk: Chunk) -> dict[str, Any]:
         index = prompt * self._n + chunk.choice
-        finished = FINISHED.get(chunk.finished) if chunk.finished else None
-        silent = self._body.max_tokens == 0
-        event = self._delta(index, "" if silent else chunk.text, finished)
-        if self._body.logprobs is not None:
-            at = self._offsets.get(index, 0)
-            event["logprobs"] = scores.of_completion(
-                self._tokenizer, chunk.token_ids, chunk.logprobs, self._body.logprobs, at
-            )
-            self._offsets[index] = at + sum(map(len, event["logprobs"]["tokens"]))
+        event = self._delta(index, chunk.text, self._reason(chunk.finished) if chunk.finished else None)
+        if self._scored:
+            event["logprobs"] = self._scores(index, chunk.token_ids, chunk.logprobs)
         return event
+
+    def _of_prompt(self, prompt: int, chunk: Chunk) -> dict[str, Any]:
+        """What a choice says of its prompt before it goes on from there: text and scores, as far as they are asked for."""
+        index = prompt * self._n + chunk.choice
+        echoed = self._body.echo and self._scored
+        event = self._delta(index, self._echoed[prompt] if echoed else "")
+        if echoed:
+            event["logprobs"] = self._scores_of_prompt(prompt, chunk.prompt_logprobs)
+        if self._body.prompt_logprobs is not None:
+            event["prompt_logprobs"] = scores.of_prompt(chunk.prompt_logprobs, self._body.prompt_logprobs)
+        return event
+
+    def _scores_of_prompt(self, prompt: int, found: Sequence[scores.Scores | None]) -> dict[str, Any]:
+        ids = self._opened.ask.prompts[prompt]
+        offsets = scores.Offsets(self._tokenizer).of(ids)
+        return scores.of_completion(self._tokenizer, ids, found, self._body.logprobs or 0, offsets)
+
+    def _scores(self, index: int, ids: Sequence[int], found: Sequence[scores.Scores]) -> dict[str, Any]:
+        """Of a choice's next tokens."""
+        start = len(self._echoed[index // self._n])
+        offsets = self._offsets.setdefault(index, scores.Offsets(self._tokenizer, start)).of(ids)
+        return scores.of_completion(self._tokenizer, ids, found, self._body.logprobs or 0, offsets)
+
+    def _reason(self, finished: Reason) -> str:
+        return "length" if self._silent else FINISHED[finished]
 
     def _delta(self, index: int, text: str, finished: str | None = None) -> dict[str, Any]:
         return {"index": index, "text": text, "finish_reason": finished, "logprobs": None}
 
     def _choice(self, prompt: int, done: Completion) -> dict[str, Any]:
-        silent = self._body.max_tokens == 0
-        choice = {
-            "index": prompt * self._n + done.choice,
-            "text": self._echoed[prompt] + ("" if silent else done.text),
-            "finish_reason": "length" if silent else FINISHED[done.finished],
-            "logprobs": None,
-        }
-        if self._body.logprobs is not None:
-            before = (done.prompt_ids, done.prompt_logprobs) if self._body.echo else ((), ())
-            after = ((), ()) if silent else (done.token_ids, done.logprobs)
-            ids, found = (*before[0], *after[0]), (*before[1], *after[1])
-            choice["logprobs"] = scores.of_completion(self._tokenizer, ids, found, self._body.logprobs)
+        text = self._echoed[prompt] + ("" if self._silent else done.text)
+        choice = self._delta(prompt * self._n + done.choice, text, self._reason(done.finished))
+        if self._scored:
+            kept = 0 if self._silent else len(done.token_ids)
+            after = self._scores(choice["index"], done.token_ids[:kept], done.logprobs[:kept])
+            before = self._scores_of_prompt(prompt, done.prompt_logprobs) if self._body.echo else {}
+            choice["logprobs"] = {name: before.get(name, []) + after[name] for name in after}
         if self._body.prompt_logprobs is not None:
-            choice["prompt_logprobs"] = scores.of_prompt(done.prompt_logprobs)
+            choice["prompt_logprobs"] = scores.of_prompt(done.prompt_logprobs, self._body.prompt_logprobs)
         return choice
 
     def _usage(self, completions: Sequence[Completion]) -> dict[str, Any]:
-        return usage(completions, 0 if self._body.max_tokens == 0 else None)
+        return usage(completions, 0 if self._silent else None)
 
     def _text(self, prompt: Any) -> str:
         return prompt if isinstance(prompt, str) else self._tokenizer.decode(prompt)

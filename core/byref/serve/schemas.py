@@ -153,8 +153,6 @@ class CompletionRequest(Sampling):
     def _scores(self) -> Self:
         if self.max_tokens == 0 and not self.echo:
             raise ValueError("max_tokens may be 0 only with echo")
-        if self.echo and self.stream and self.logprobs is not None:
-            raise ValueError("echo with logprobs is not supported in a stream")
         return self
 
 

@@ -21,20 +21,35 @@ def token_text(tokenizer: Tokenizer, id: int) -> str:
     return text if text and PART not in text else tokenizer.backend.id_to_token(id) or ""
 
 
+class Offsets:
+    """Where tokens stand in the text that they make; one in the middle of a character stands where that begins.
+
+    Args:
+        tokenizer: makes text of them.
+        at: where the first one stands.
+    """
+
+    def __init__(self, tokenizer: Tokenizer, at: int = 0) -> None:
+        self._detokenizer, self._at = tokenizer.stream(), at
+
+    def of(self, ids: Sequence[int]) -> list[int]:
+        """Of the next tokens."""
+        found = []
+        for id in ids:
+            found.append(self._at)
+            self._at += len(self._detokenizer.push(id))
+        return found
+
+
 def of_completion(
-    tokenizer: Tokenizer, ids: Sequence[int], scores: Sequence[Scores | None], most: int, offset: int = 0
+    tokenizer: Tokenizer, ids: Sequence[int], scores: Sequence[Scores | None], most: int, offsets: Sequence[int]
 ) -> dict[str, Any]:
-    """Four lists, one entry per token; `offset` is where the first one stands in the text."""
-    texts = [token_text(tokenizer, id) for id in ids]
-    offsets = []
-    for text in texts:
-        offsets.append(offset)
-        offset += len(text)
+    """Four lists, one entry per token; `offsets` say where they stand in the text."""
     return {
-        "tokens": texts,
+        "tokens": [token_text(tokenizer, id) for id in ids],
         "token_logprobs": [None if one is None else _finite(one[id]) for id, one in zip(ids, scores, strict=True)],
         "top_logprobs": [None if one is None else _named(tokenizer, one, most) for one in scores],
-        "text_offset": offsets,
+        "text_offset": list(offsets),
     }
 
 
@@ -52,17 +67,21 @@ def likeliest(scores: Scores, most: int) -> list[tuple[int, float]]:
     return sorted(scores.items(), key=lambda pair: -pair[1])[:most]
 
 
-def of_prompt(scores: Sequence[Scores | None]) -> list[dict[int, float] | None]:
+def of_prompt(scores: Sequence[Scores | None], most: int) -> list[dict[int, float] | None]:
     """By token id."""
-    return [None if one is None else {id: _finite(score) for id, score in one.items()} for one in scores]
+    return [None if one is None else {id: _finite(score) for id, score in _top(one, most).items()} for one in scores]
+
+
+def _top(scores: Scores, most: int) -> Scores:
+    """The token's own, even if it is none of the likeliest, then those."""
+    own = next(iter(scores))
+    return {own: scores[own], **dict(likeliest(scores, most))}
 
 
 def _named(tokenizer: Tokenizer, scores: Scores, most: int) -> dict[str, float]:
-    """By text; of tokens with one text, the likeliest counts. The chosen token is there even if it is none of these."""
-    chosen = next(iter(scores))
-    kept = dict(likeliest(scores, most)) | {chosen: scores[chosen]}
+    """By text; of tokens with one text, the likeliest counts."""
     named: dict[str, float] = {}
-    for id, score in kept.items():
+    for id, score in _top(scores, most).items():
         text = token_text(tokenizer, id)
         named[text] = max(_finite(score), named.get(text, LOWEST))
     return named

@@ -92,14 +92,15 @@ class Itself(Drafter):
         """The drafter's weights: the target's, or those of its projections in fewer bits."""
         if spec.role != DRAFT or not isinstance(spec, STATELESS):
             return None
+        own = self._answers.get(replace(spec, role=TARGET).identity)
         if self.options.weights != "target":
             if isinstance(spec, LinearSpec):
                 from byref_spec_decoding.lowbit import answer_linear
 
-                return answer_linear(self.options.weights, spec, site)
+                return answer_linear(self.options.weights, spec, site, own)
             if isinstance(spec, NormLinearSpec | GatedMLPSpec):
                 return None  # core composes them from the projections above
-        return self._answers.get(replace(spec, role=TARGET).identity)
+        return own
 
     def propose(self, round: Round) -> Mapping[str, Draft]:
         return roll_out(round, self.sizing)
