@@ -153,11 +153,17 @@ class RowInfo:
 class LogitRows:
     """The wanted rows of a target forward: one `RowInfo` and one line of `logits` each."""
 
-    def __init__(self, logits: Tensor, infos: tuple[RowInfo, ...]) -> None:
+    def __init__(self, logits: Tensor, infos: tuple[RowInfo, ...], edited: Mapping[int, Tensor] | None = None) -> None:
         self.logits = logits
         """[rows, vocabulary]. In `adjust_logits` fp32 and edited in place; in `verify`, where no plugin adjusts, the
         model's own."""
         self.infos = infos
+        self._edited = edited or {}
+
+    def processed(self, i: int) -> Tensor:
+        """[vocabulary] of row i: what penalties, bans, bias and plugins made of it; before temperature and truncation.
+        In fp32 where anything was edited, else as the model gave it. To be read only."""
+        return self._edited.get(i, self.logits[i])
 
     def __iter__(self) -> Iterator[tuple[RowInfo, Tensor]]:
         return zip(self.infos, self.logits, strict=True)

@@ -52,7 +52,7 @@ def process(
     for i, processors in asked.items():
         for processor in processors:
             processor(edited[i] if edited else logits[i], infos[i])
-    rows = LogitRows(logits, infos)
+    rows = LogitRows(logits, infos, edited)
     if adjust is not None:
         adjust(rows)
     return rows, choose(rows, edited)

@@ -19,7 +19,7 @@ from byref.engine.forwards import Forwards
 from byref.engine.layout import kind_of
 from byref.engine.live import Chunk, Live
 from byref.engine.plan import Planner
-from byref.engine.processing import NO_TOKEN, PROMPT_ROW, process, token_logprobs
+from byref.engine.processing import NO_TOKEN, process, token_logprobs
 
 
 class StepHooks(Protocol):
@@ -67,6 +67,7 @@ class Runner:
         logits = self.forwards(TARGET, plan.windows)
         rows, chosen = self._process(step, logits)
         outcome = {**self.speculator.verify(rows, chosen), **_unfinished(step)}
+        self._score(logits, rows.infos, outcome)
         chunks = self._settle(step, outcome)
         self._commit(step)
         return self._emit(step, chunks, began, self._propose(step))
@@ -89,22 +90,20 @@ class Runner:
         adjust = self.hooks.adjust_logits if self.hooks.has("adjust_logits") else None
         lives = [self.live[info.request.id] for info in infos]
         asked = {i: live.processors for i, live in enumerate(lives) if live.processors and not infos[i].is_prompt}
-        rows, chosen = process(logits, infos, self.vocabulary, asked, adjust)
-        self._score(logits, infos, chosen)
-        return rows, chosen
+        return process(logits, infos, self.vocabulary, asked, adjust)
 
-    def _score(self, logits: Tensor, infos: tuple[RowInfo, ...], chosen: list[int]) -> None:
-        """Log-probabilities of prompt tokens now; those of chosen tokens wait until they are accepted."""
-        for row, info, token in zip(logits, infos, chosen, strict=True):
+    def _score(self, logits: Tensor, infos: tuple[RowInfo, ...], outcome: Outcome) -> None:
+        """Log-probabilities of prompt tokens, and of those that verification kept: what ends a request may cut them."""
+        for row, info in zip(logits[: len(infos), : self.vocabulary], infos, strict=True):
             live = self.live[info.request.id]
-            params = info.request.params
-            if token == PROMPT_ROW and params.prompt_logprobs is not None:
+            params, verdict = info.request.params, outcome[info.request.id]
+            if info.is_prompt and params.prompt_logprobs is not None:
                 actual = info.request.prompt[info.position]
-                live.prompt_logprobs[info.position] = token_logprobs(
-                    row[: self.vocabulary], actual, params.prompt_logprobs
-                )
-            elif token >= 0 and params.logprobs is not None:
-                live.candidates[info.row] = token_logprobs(row[: self.vocabulary], token, params.logprobs)
+                live.prompt_logprobs[info.position] = token_logprobs(row, actual, params.prompt_logprobs)
+            elif not info.is_prompt and params.logprobs is not None and info.row in verdict.path:
+                token = verdict.tokens[len(info.drafts)]
+                if token != NO_TOKEN:
+                    live.candidates[info.row] = token_logprobs(row, token, params.logprobs)
 
     def _settle(self, step: Step, outcome: Outcome) -> dict[str, Chunk]:
         """End tokens, limits and stop strings cut the outcome before anything is kept."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from byref.contract.context import ForwardContext
     from byref.contract.specs import Spec
     from byref.contract.state import State
+    from byref_spec_decoding.odds import Odds
 
 KIND = "drafter"
 """The kind under which `register` announces a drafter: `registry.register(KIND, "mine", MyDrafter)`."""
@@ -32,6 +33,12 @@ class Draft:
     """The tree: for each token the one it continues, -1 for the newest accepted one; empty is a chain."""
     key: Hashable = None
     """What its drafter expects acceptance to depend on, e.g. how long a match was; acceptance is kept per key."""
+    odds: tuple[Odds, ...] = ()
+    """What each token was drawn from, where `Want.odds` asks for it; empty for a greedy request."""
+
+    def then(self, token: int, odds: Odds | None = None) -> Draft:
+        """The chain with one more token."""
+        return replace(self, tokens=(*self.tokens, token), odds=(*self.odds, odds) if odds else self.odds)
 
     @property
     def depth(self) -> int:
@@ -43,7 +50,9 @@ class Draft:
 
     def cut(self, most: int) -> Draft:
         """Its first `most` tokens."""
-        return self if len(self.tokens) <= most else Draft(self.tokens[:most], self.parents[:most], self.key)
+        if len(self.tokens) <= most:
+            return self
+        return Draft(self.tokens[:most], self.parents[:most], self.key, self.odds[:most])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +61,9 @@ class Want:
 
     request: Request
     most: int
+    odds: bool = False
+    """Drafts are kept by rejection sampling: draw them from a distribution by noise that the target does not use
+    (`byref_spec_decoding.odds.draw`), and hand that distribution over. Only a drafter that says `soft` is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +92,8 @@ class Drafter(ABC):
     runs_forwards: ClassVar[bool] = False
     trees: ClassVar[bool] = False
     """Whether it can offer trees."""
+    soft: ClassVar[bool] = False
+    """Whether it draws from distributions and can hand these over, see `Want.odds`."""
     fed: ClassVar[bool] = False
     """Whether it must see every row of the target: it runs at width 0 too, or never again for the request."""
 

@@ -31,6 +31,7 @@ class FedDrafter(Drafter):
     """
 
     runs_forwards = True
+    soft = True
     fed = True
     own_tap = "last"
     """Where the head's own hidden state is tapped, which its next step is fed."""

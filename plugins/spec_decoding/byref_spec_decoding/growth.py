@@ -32,7 +32,7 @@ class Growth(ABC):
     """
 
     def __init__(self, want: Want, root: Window, head: Head) -> None:
-        self.request, self.most = want.request, want.most
+        self.want, self.request, self.most = want, want.request, want.most
         self.root, self.head = root, head
 
     @abstractmethod
@@ -53,21 +53,22 @@ class Chain(Growth):
 
     def __init__(self, want: Want, root: Window, head: Head) -> None:
         super().__init__(want, root, head)
-        self._tokens: list[int] = []
+        self._draft = Draft(())
         self._last = root
 
     def window(self) -> Window:
         # The row is fed by the head's own row before.
-        return replace(follow(self._last, self._tokens[-1]), from_rows=(len(self._last.tokens) - 1,))
+        return replace(follow(self._last, self._draft.tokens[-1]), from_rows=(len(self._last.tokens) - 1,))
 
     def grow(self, logits: Tensor, draft_step: int) -> bool:
         if draft_step:
             self._last = self.window()
-        self._tokens.append(pick(logits[0], self.request, len(self.request.tokens) + draft_step, self.head.ids))
-        return len(self._tokens) < self.most
+        picked = pick(logits[0], self.want, len(self.request.tokens) + draft_step, self.head.ids)
+        self._draft = self._draft.then(*picked)
+        return len(self._draft.tokens) < self.most
 
     def draft(self) -> Draft:
-        return Draft(tuple(self._tokens))
+        return self._draft
 
 
 @dataclass(slots=True)

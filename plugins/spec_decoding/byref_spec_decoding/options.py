@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -23,6 +23,10 @@ class Options(BaseModel):
     """Draft only as many as pay, by measured acceptance and measured cost; else always the most."""
     tree: bool = False
     """Let the drafter offer several continuations at once."""
+    accept: Literal["equal", "rejection"] = "equal"
+    """Which drafts stay. equal: those that are the token the target draws itself, so that the output is that without
+    drafts. rejection: rejection sampling, by which more stay at high temperatures; the output is distributed as without
+    drafts, and is another one."""
     options: Mapping[str, Any] = Field(default_factory=dict)
     """The drafter's own options, `[plugins.spec_decoding.options]`."""
 

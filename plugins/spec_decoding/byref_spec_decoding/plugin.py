@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
@@ -50,6 +51,7 @@ class SpecDecoding(Plugin[Options]):
         found: Any = registry.lookup(KIND, self.options.drafter)
         chosen: type[Drafter] = resolve_name(found) if isinstance(found, str) else found
         options = self._drafter_options(chosen)
+        self._check_rejection(chosen)
         self._drafter = chosen(options, self.options.max_draft_tokens, tree=self._tree(chosen))
         for name, source in chosen.roles(options).items():
             registry.role(name, source)
@@ -79,6 +81,18 @@ class SpecDecoding(Plugin[Options]):
             )
         return self.options.tree
 
+    def _check_rejection(self, chosen: type[Drafter]) -> None:
+        if self.options.accept == "equal":
+            return
+        if not chosen.soft or self.options.tree:
+            what = "keeps chains only, and tree is on" if chosen.soft else "brings nothing to a drafter without chances"
+            raise ConfigError(
+                f"rejection sampling {what} (drafter {self.options.drafter!r})",
+                where=f"[plugins.{self.name}] accept",
+                hint='accept = "equal", by which it accepts as often' if not chosen.soft else "tree = false",
+            )
+        self.info = replace(self.info, lossless=False)
+
     @hookimpl
     def refine(self, specs: Sequence[Spec[Any]]) -> None:
         self._drafter.seen(specs)
@@ -91,7 +105,9 @@ class SpecDecoding(Plugin[Options]):
         if self.options.tree:
             _check_trees(sizing.pools, self.name)
         pace = Pace(adaptive=self.options.adaptive, drafting=self._drafter.runs_forwards)
-        self._speculator = SpecSpeculator(self.name, self._drafter, pace, self.options.max_draft_tokens)
+        self._speculator = SpecSpeculator(
+            self.name, self._drafter, pace, self.options.max_draft_tokens, rejects=self.options.accept == "rejection"
+        )
         return [*self._drafter.states(sizing), self._speculator]
 
     @hookimpl

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
+import torch
 from torch import Tensor
 
 from byref.contract.requests import Request
@@ -12,24 +13,23 @@ from byref.contract.roles import DRAFT, TARGET, RunForward, Sizing
 from byref.contract.step import Wanted, Window
 from byref.engine.noise import gumbel, stream
 from byref.engine.processing import scale, survivors
-from byref_spec_decoding.drafter import Draft, Round
-
-HEAD = 64
-"""Of so many likeliest tokens a drafter draws: what lies behind them is next to never accepted."""
+from byref_spec_decoding.drafter import Draft, Round, Want
+from byref_spec_decoding.odds import Odds, draw
 
 
 def roll_out(round: Round, sizing: Sizing) -> Mapping[str, Draft]:
     """Chains for every want: the first forwards compute what the draft role has missed, later ones a row each."""
     wants = {want.request.id: want for want in round.wants if want.most}
     windows = [catch_up(want.request, sizing) for want in wants.values()]
-    drafted: dict[str, list[int]] = {id: [] for id in wants}
+    drafts = {id: Draft(()) for id in wants}
     for draft_step in range(max((want.most for want in wants.values()), default=0)):
-        going = [window for window in windows if len(drafted[window.request]) < wants[window.request].most]
+        going = [window for window in windows if draft_step < wants[window.request].most]
         for logits, window in run(round.forward, going, sizing, draft_step):
-            request = wants[window.request].request
-            drafted[request.id].append(pick(logits, request, len(request.tokens) + draft_step))
-        windows = [follow(window, drafted[window.request][-1]) for window in going]
-    return {id: Draft(tuple(tokens)) for id, tokens in drafted.items()}
+            want = wants[window.request]
+            picked = pick(logits, want, len(want.request.tokens) + draft_step)
+            drafts[window.request] = drafts[window.request].then(*picked)
+        windows = [follow(window, drafts[window.request].tokens[-1]) for window in going]
+    return drafts
 
 
 def catch_up(request: Request, sizing: Sizing) -> Window:
@@ -81,12 +81,19 @@ def pack(windows: Sequence[Window], most: int) -> Iterator[list[Window]]:
         yield packed
 
 
-def pick(logits: Tensor, request: Request, position: int, ids: Tensor | None = None) -> int:
-    """The drafter's token for a position, as the first of `rank`."""
-    if request.params.temperature == 0 and logits.is_cpu:  # numpy's argmax is many times as fast there
-        likeliest = int(logits.float().numpy().argmax())
-        return likeliest if ids is None else int(ids[likeliest])
-    return rank(logits, request, position, 1, ids)[0][0]
+def pick(logits: Tensor, want: Want, position: int, ids: Tensor | None = None) -> tuple[int, Odds | None]:
+    """The drafter's token for a position, the first of `rank`; where odds are wanted, drawn by noise of its own.
+
+    Args: as of `rank`.
+    """
+    request = want.request
+    if request.params.temperature == 0:
+        likeliest = _argmax(logits)
+        return (likeliest if ids is None else int(ids[likeliest])), None
+    tokens, values = _drawable(logits, request, ids)
+    if want.odds:
+        return draw(tokens, values, request, position)
+    return int(tokens[_argmax(values + gumbel([stream(request.seed, position)], tokens)[0])]), None
 
 
 def rank(
@@ -102,13 +109,23 @@ def rank(
         n: at most so many.
         ids: [vocabulary] int64: the target's ids of the drafter's tokens, where they are not the same.
     """
-    params = request.params
-    values, tokens = logits.float().topk(min(HEAD, len(logits)))
-    tokens = tokens if ids is None else ids[tokens]
-    if params.temperature > 0:
-        at, kept = survivors(scale(values, params.temperature), params)
-        if len(at):  # none stays where logits are no numbers: then any guess is as good
-            tokens = tokens[at]
-            values = gumbel([stream(request.seed, position)], tokens)[0] + kept
+    tokens, values = _drawable(logits, request, ids)
+    if request.params.temperature > 0:
+        values = values + gumbel([stream(request.seed, position)], tokens)[0]
     shares, order = values.log_softmax(0).topk(min(n, len(values)))
     return tokens[order].tolist(), shares.tolist()
+
+
+def _drawable(logits: Tensor, request: Request, ids: Tensor | None) -> tuple[Tensor, Tensor]:
+    """The target's ids [n] of the tokens that the request's sampling leaves, and their values."""
+    params = request.params
+    if params.temperature > 0:
+        at, values = survivors(scale(logits, params.temperature), params)
+    if params.temperature == 0 or not len(at):  # none stays where logits are no numbers: then any guess is as good
+        at, values = torch.arange(len(logits), device=logits.device), logits.float().nan_to_num()
+    return (at if ids is None else ids[at]), values
+
+
+def _argmax(values: Tensor) -> int:
+    """On a CPU numpy's is many times as fast."""
+    return int(values.float().numpy().argmax() if values.is_cpu else values.argmax())

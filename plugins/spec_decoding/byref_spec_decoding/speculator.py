@@ -14,6 +14,7 @@ from byref.contract.step import LogitRows, Outcome, Step, Window
 from byref.engine.speculator import PlainSpeculator
 from byref_spec_decoding.drafter import Draft, Drafter, Round, Want
 from byref_spec_decoding.figures import Figures
+from byref_spec_decoding.odds import decide
 from byref_spec_decoding.options import RequestOptions
 from byref_spec_decoding.pace import Offer, Pace
 
@@ -22,19 +23,22 @@ NONE = Draft(())
 
 class SpecSpeculator(State, PlainSpeculator):
     """Keeps each request's draft until it is verified. What stays is settled by `PlainSpeculator.verify`: a draft stays
-    iff it is the token that its row's processed distribution yields under the noise of (seed, position).
+    iff it is the token that its row's processed distribution yields under the noise of (seed, position), or by
+    rejection sampling where that is asked for.
 
     Args:
         name: the plugin's, under which requests carry options.
         drafter: proposes.
         pace: sets widths.
         most: drafts in one window.
+        rejects: drafts are kept by rejection sampling.
     """
 
     key: ClassVar[Key[SpecSpeculator]]
 
-    def __init__(self, name: str, drafter: Drafter, pace: Pace, most: int) -> None:
+    def __init__(self, name: str, drafter: Drafter, pace: Pace, most: int, *, rejects: bool = False) -> None:
         self._name, self._drafter, self._pace, self._most = name, drafter, pace, most
+        self._rejects = rejects
         self._drafts: dict[str, tuple[int, Draft]] = {}
         """By request id: how many tokens it had, and the draft of what follows them."""
         self._right: dict[str, int] = {}
@@ -64,6 +68,8 @@ class SpecSpeculator(State, PlainSpeculator):
         if self._rows:
             self._pace.target.measure(self._rows, time.perf_counter() - self._began)
         windows = {info.request.id: info.window for info in rows.infos}
+        if self._rejects:
+            chosen = decide(rows, chosen, {id: draft.odds for id, (_, draft) in self._drafts.items()})
         outcome = super().verify(rows, chosen)
         self._right = {id: len(verdict.path) - windows[id].known for id, verdict in outcome.items()}
         return outcome
@@ -107,7 +113,7 @@ class SpecSpeculator(State, PlainSpeculator):
             most = dict(zip(most, self._pace.widths(offers, len(offers)), strict=True))
         if self._drafter.fed:
             self._drop(going)
-        return [Want(request, most[request.id]) for request in going if request.id not in self._dropped]
+        return [Want(request, most[request.id], self._rejects) for request in going if request.id not in self._dropped]
 
     def _bound(self, request: Request, step: Step) -> int:
         """The most drafts that the request may have next: none inside its prompt, or by its own options."""

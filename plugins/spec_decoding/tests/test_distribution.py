@@ -17,6 +17,7 @@ from engines import start, together
 from byref.contract import API_VERSION, Plugin, PluginInfo, SamplingParams, hookimpl
 from byref.contract.step import Window
 from byref.engine.speculator import PlainSpeculator
+from byref_spec_decoding import odds
 
 VOCABULARY = 6
 PROMPT = (1, 2, 3)
@@ -59,16 +60,22 @@ def other(tmp_path_factory):
     return save_llama(tmp_path_factory.mktemp("six-other-words"), 6, **SHAPE)
 
 
+def following(path, most: int) -> dict[tuple[int, ...], dict[int, float]]:
+    """After the prompt and up to `most` words, the chance of each next one, from an engine that draws nothing."""
+    texts = [(*PROMPT, *words) for n in range(most + 1) for words in itertools.product(range(VOCABULARY), repeat=n)]
+    params = SamplingParams(max_tokens=1, ignore_eos=True, logprobs=VOCABULARY)
+    with start(path, max_requests=BATCH, max_rows=512) as engine:
+        done = together(engine, texts, params)
+    return {one.prompt_ids[len(PROMPT) :]: dict(warmed(one.logprobs[0])) for one in done}
+
+
 @pytest.fixture(scope="module")
 def chances(tiny) -> Chances:
-    """Of every text of TOKENS words after the prompt, from log-probabilities of an engine that draws nothing."""
-    texts = [(*PROMPT, *words) for n in range(TOKENS) for words in itertools.product(range(VOCABULARY), repeat=n)]
-    params = SamplingParams(max_tokens=1, ignore_eos=True, logprobs=VOCABULARY)
-    with start(tiny, max_requests=BATCH, max_rows=512) as engine:
-        scores = {done.prompt_ids: done.logprobs[0] for done in together(engine, texts, params)}
+    """Of every text of TOKENS words after the prompt."""
+    next_words = following(tiny, TOKENS - 1)
     found: Chances = {(): 1.0}
     for _ in range(TOKENS):
-        found = {(*text, t): p * q for text, p in found.items() for t, q in warmed(scores[*PROMPT, *text])}
+        found = {(*text, t): p * q for text, p in found.items() for t, q in next_words[text].items()}
     return found
 
 
@@ -77,9 +84,9 @@ def warmed(scores: dict[int, float]) -> list[tuple[int, float]]:
     return [(token, weight / sum(weights.values())) for token, weight in weights.items()]
 
 
-def drawn(path, name: str, options=None, seeds: int = SEEDS):
+def drawn(path, name: str, options=None, seeds: int = SEEDS, **more):
     """The tokens of so many seeds, and the fate of each one's drafts."""
-    table = {"max_draft_tokens": len(DRAFTS), "options": options or {}}
+    table = {"max_draft_tokens": len(DRAFTS), "options": options or {}, **more}
     with start_with(path, name, table, {"fates": Fates}, max_requests=BATCH, max_rows=4 * BATCH) as engine:
         if isinstance(drafter(engine), Scripted):
             drafter(engine).reference = {PROMPT: (0, *DRAFTS)}
@@ -117,11 +124,15 @@ def assert_distributed(texts, chances: Chances) -> None:
 
 @pytest.fixture(scope="module")
 def draws(tiny, other):
-    """With a double, whose drafts are always the same, and with a model that draws them."""
-    return {"hard": drawn(tiny, "scripted"), "soft": drawn(tiny, "draft_model", {"model": str(other)})}
+    """With a double, whose drafts are always the same, and with a model that draws them, kept by either rule."""
+    return {
+        "hard": drawn(tiny, "scripted"),
+        "soft": drawn(tiny, "draft_model", {"model": str(other)}),
+        "rejection": drawn(tiny, "draft_model", {"model": str(other)}, accept="rejection"),
+    }
 
 
-@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize("kind", ["hard", "soft", "rejection"])
 def test_tokens_come_as_often_as_the_model_says(draws, chances, kind):
     texts, fates = draws[kind]
     kept = Counter(n for _, n in fates)
@@ -144,6 +155,52 @@ def test_a_soft_draft_is_accepted_more_often_than_by_chance(draws):
     """It is drawn with the target's own noise."""
     soft, hard = (sum(kept >= 1 for _, kept in draws[kind][1]) for kind in ("soft", "hard"))
     assert soft > 1.5 * hard
+
+
+def test_rejection_accepts_as_often_as_the_distributions_overlap(draws, tiny, other):
+    """By sum of min(p, q), which no other rule exceeds."""
+    mine, theirs = following(tiny, 1), following(other, 1)
+    overlap = {t: sum(min(p, theirs[t,][x]) for x, p in mine[t,].items()) for t in range(VOCABULARY)}
+    expected = sum(p * overlap[t] for t, p in mine[()].items())
+    kept = {kind: sum(kept >= 1 for _, kept in draws[kind][1]) for kind in ("soft", "rejection")}
+    assert abs(kept["rejection"] - SEEDS * expected) < 4 * math.sqrt(SEEDS * expected * (1 - expected))
+    assert kept["rejection"] > kept["soft"]
+
+
+def test_greedy_requests_are_not_touched_by_rejection(tiny, other):
+    params = SamplingParams(max_tokens=12, ignore_eos=True)
+    with start(tiny) as engine:
+        expected = together(engine, [PROMPT], params)[0]
+    with start_with(tiny, "draft_model", {"options": {"model": str(other)}, "accept": "rejection"}) as engine:
+        assert together(engine, [PROMPT], params)[0].token_ids == expected.token_ids
+        assert not plugin(engine, "spec_decoding").info.lossless
+
+
+def test_scores_are_those_of_the_tokens_that_came(tiny, other):
+    """Rejection sampling keeps another token than the row's own choice."""
+    params = SamplingParams(max_tokens=12, temperature=TEMPERATURE, seed=1, n=4, ignore_eos=True, logprobs=0)
+    with start_with(tiny, "draft_model", {"options": {"model": str(other)}, "accept": "rejection"}) as engine:
+        choices = together(engine, [PROMPT], params)[0].choices
+    score = SamplingParams(max_tokens=1, prompt_logprobs=0)
+    with start(tiny) as engine:
+        for one in choices:
+            text = [*PROMPT, *one.token_ids]
+            expected = together(engine, [text], score)[0].prompt_logprobs[len(PROMPT) :]
+            for mine, theirs in zip(one.logprobs, expected, strict=True):
+                assert mine == pytest.approx(theirs, abs=1e-4)
+
+
+@pytest.mark.parametrize("fault", ["what is left", "odds", "chance"])
+def test_rejection_that_is_wrong_is_seen(tiny, other, chances, monkeypatch, fault):
+    if fault == "what is left":
+        monkeypatch.setattr(odds.Odds, "taken_from", lambda self, tokens, shares: shares)
+    elif fault == "odds":
+        monkeypatch.setattr(odds.Odds, "of", lambda self, token: 1 / VOCABULARY)
+    else:
+        monkeypatch.setattr(odds, "_uniform", lambda request, position: 0.5)
+    texts, _ = drawn(tiny, "draft_model", {"model": str(other)}, accept="rejection")
+    with pytest.raises(AssertionError):
+        assert_distributed(texts, chances)
 
 
 def test_the_check_can_fail(tiny, chances, monkeypatch):

@@ -94,6 +94,15 @@ def test_trees_equal_plain_decoding_and_accept_no_less_than_chains(plain, kind, 
         assert figures["mean_accepted"] >= 0.95 * chain["mean_accepted"]
 
 
+@pytest.mark.parametrize("drafter", TARGETS)
+def test_rejection_sampling_keeps_what_heads_draw(plain, drafter):
+    """Also where some are preempted; a greedy request has nothing to do with it."""
+    tight = {"paged_kv": {"page_size": 16, "num_pages": 22}}
+    equal, rejection = (run(drafter, "hot", one_per_step, tight, accept=rule)[1] for rule in ("equal", "rejection"))
+    assert rejection["mean_accepted"] > 0.9 * equal["mean_accepted"]
+    assert run(drafter, "greedy", accept="rejection")[0] == plain(drafter, "greedy")
+
+
 def proposals(drafter: str, monkeypatch) -> dict[tuple[int, int], tuple[int, ...]]:
     """By prompt and number of tokens known: what the engine drafts after them."""
     from byref_spec_decoding.fed import FedDrafter

@@ -14,6 +14,8 @@ from engines import greedy
 from byref.contract import API_VERSION, ConfigError, ModelError, Plugin, PluginError, PluginInfo, RequestError, hookimpl
 from byref.contract.roles import TARGET
 from byref.contract.specs import PoolSpec
+from byref_spec_decoding.pace import Pace
+from byref_spec_decoding.speculator import SpecSpeculator
 
 PROMPTS = [[5, 9, 77, 3, 2, 8], [7, 7, 7]]
 
@@ -105,6 +107,18 @@ def test_a_tree_of_a_drafter_without_is_refused(one_layer, name):
 
 
 @pytest.mark.parametrize(
+    ("name", "table", "what"),
+    [
+        ("ngram", {}, r"a drafter without chances \(drafter 'ngram'\)[\s\S]*accept = \"equal\""),
+        ("eagle", {"tree": True, "options": {"model": "head"}}, r"keeps chains only[\s\S]*tree = false"),
+    ],
+)
+def test_rejection_sampling_where_it_cannot_be_is_refused(one_layer, name, table, what):
+    with pytest.raises(ConfigError, match=what):
+        start_with(one_layer, name, {"accept": "rejection", **table})
+
+
+@pytest.mark.parametrize(
     ("pools", "kind"), [(Strided, "one entry per 4 tokens"), (PerRequest, "one entry per request")]
 )
 @pytest.mark.parametrize("tables", [{}, {"paged_kv": {}}], ids=["contiguous", "pages"])
@@ -142,6 +156,26 @@ def test_drafts_that_are_no_tree_are_an_error_that_names_the_drafter(one_layer, 
     with start_with(one_layer, "malformed", {"tree": tree}, {"trees": Trees}) as engine:
         (done,) = engine.generate([PROMPTS[0]], greedy(8))
         assert "the drafter Malformed gives 2 tokens the parents (1, -1)" in str(done.error)
+
+
+MALFORMED = {
+    "a later one": (True, (1, -1)),
+    "itself": (True, (-1, 1)),
+    "before the newest token": (True, (-1, -2)),
+    "too few": (True, (-1,)),
+    "too many": (True, (-1, 0, 1)),
+    "none are wanted": (False, (-1, 0)),
+}
+
+
+@pytest.mark.parametrize(("tree", "parents"), MALFORMED.values(), ids=MALFORMED)
+def test_parents_that_no_draft_may_have(tree, parents):
+    """Each alone; not by an engine, which would never come to the root of a draft that continues itself."""
+    drafting = Scripted(Scripted.Options(), 4, tree=tree)
+    speculator = SpecSpeculator("spec", drafting, Pace(adaptive=False, drafting=False), 4)
+    with pytest.raises(PluginError, match="the drafter Scripted gives 2 tokens the parents"):
+        speculator._check(Draft((1, 2), parents))
+    speculator._check(Draft((1, 2), (-1, 0) if tree else ()))
 
 
 def other_tokens(path, folder, change: str):

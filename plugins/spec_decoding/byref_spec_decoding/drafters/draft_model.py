@@ -29,6 +29,7 @@ class DraftModel(Drafter):
 
     Options = DraftModelOptions
     runs_forwards = True
+    soft = True
 
     @classmethod
     def roles(cls, options: DraftModelOptions) -> Mapping[str, RoleSource]:

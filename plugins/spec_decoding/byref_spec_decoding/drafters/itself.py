@@ -61,6 +61,7 @@ class Itself(Drafter):
 
     Options = ItselfOptions
     runs_forwards = True
+    soft = True
 
     def __init__(self, options: ItselfOptions, most: int, *, tree: bool) -> None:
         super().__init__(options, most, tree=tree)
