@@ -2,66 +2,27 @@
 
 from __future__ import annotations
 
-from bisect import bisect_left
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
+
+from byref_spec_decoding.clock import Clock
 
 MEMORY: Final = 0.9
 """What is left of old evidence after each window of a request."""
 PRIOR: Final = 2.0
 """Windows' worth of evidence that a new request takes over from all before it."""
-TRUST: Final = 0.25
-"""Share of a new measurement of time in the running mean."""
 FIRST_PROBE: Final = 8
 LAST_PROBE: Final = 128
 """Windows without drafts before one is tried again: it doubles each time, up to the last."""
+BUDGET: Final = 0.02
+"""Share of the time that trying what does not seem to pay may take."""
+SAVED: Final = 0.25
+"""Seconds of it that may be saved up."""
+GAIN: Final = 1.05
+"""Drafts that do not promise so much more than none are within the noise of what is measured."""
 HOPELESS: Final = 32
 """A fed drafter, which costs something without drafts too, is given up at waits longer than this."""
-
-
-class Clock:
-    """Seconds of a target's decode step by its number of rows. What was never measured is read off its neighbours,
-    and beyond the largest measured it is taken to cost no more: so that it gets tried."""
-
-    def __init__(self) -> None:
-        self._met: set[int] = set()
-        self._rows: list[int] = []
-        self._seconds: dict[int, float] = {}
-
-    def measure(self, rows: int, seconds: float) -> None:
-        """One step of `rows` rows took so long. The first of each number says nothing: something may have been made
-        for it. Where a machine gets slower it does so at every width, so half of each change moves all of them:
-        what has not been tried for long does not stay behind."""
-        if rows not in self._met:
-            self._met.add(rows)
-        elif rows not in self._seconds:
-            self._rows.insert(bisect_left(self._rows, rows), rows)
-            self._seconds[rows] = seconds
-        else:
-            # One slow step among many (another process, a cache miss) may not decide: change is bounded.
-            change = min(max(seconds / self._seconds[rows], 0.5), 2.0) ** (TRUST / 2)
-            self._seconds = {n: change * old for n, old in self._seconds.items()}
-            self._seconds[rows] *= change
-
-    @property
-    def empty(self) -> bool:
-        """Whether nothing has been measured."""
-        return not self._rows
-
-    def __call__(self, rows: int) -> float:
-        """Seconds that a step of `rows` rows takes; 0 before anything was measured."""
-        if not self._rows:
-            return 0.0
-        at = bisect_left(self._rows, rows)
-        if at == len(self._rows):
-            return max(self._seconds.values())
-        high = self._rows[at]
-        if high == rows or at == 0:
-            return self._seconds[high]
-        low = self._rows[at - 1]
-        share = (rows - low) / (high - low)
-        return self._seconds[low] + share * (self._seconds[high] - self._seconds[low])
 
 
 @dataclass(slots=True)
@@ -107,18 +68,25 @@ class Pace:
 
     def __init__(self, *, adaptive: bool, drafting: bool) -> None:
         self.adaptive, self.drafting = adaptive, drafting
-        self.target = Clock()
-        self._draft_seconds = 0.0
-        self._rounds = 0
+        self.plain, self.verifying, self.drafts = Clock(), Clock(), Clock()
+        self._budget = SAVED
+        self._trying = False
         self._followed: dict[str, _Followed] = {}
         self._all: dict[Hashable, Tally] = {}
 
-    def drafted(self, steps: int, seconds: float) -> None:
-        """So many draft forwards, one after the other, took so long. The first round says nothing, as in `Clock`."""
-        self._rounds += bool(steps)
-        if steps and self._rounds > 1:
-            before = self._draft_seconds or seconds / steps
-            self._draft_seconds = before + TRUST * (min(seconds / steps, 2 * before) - before)
+    def stepped(self, rows: int, drafts: int, seconds: float) -> None:
+        """A step that decodes, of so many rows of the target, drafts among them or none, took so long. The two kinds
+        differ: attention may be much faster over one row of each request."""
+        (self.verifying if drafts else self.plain).measure(rows, seconds)
+        self._budget = min(self._budget + BUDGET * seconds, SAVED)
+
+    def drafted(self, requests: int, steps: int, seconds: float, *, late: bool) -> None:
+        """Drafts of so many requests, by so many forwards one after the other, took so long. Where the drafter was
+        `late`, it first had to compute what it had missed: its time says nothing about others'."""
+        if requests and not late:
+            self.drafts.measure(requests, seconds / steps)
+        if self._trying:
+            self._budget -= seconds
 
     def verified(self, id: str, key: Hashable, drafted: int, accepted: int) -> None:
         """A window's fate."""
@@ -144,10 +112,15 @@ class Pace:
 
     def widths(self, offers: Sequence[Offer], rows: int) -> list[int]:
         """Drafts for each offer, in a step that has `rows` rows without any."""
-        if not self.adaptive or self.target.empty:
+        if not self.adaptive:
             return [offer.most for offer in offers]
+        if not self.plain.knows(rows):  # what a step takes without drafts is measured before any
+            return [0] * len(offers)
+        if self.drafting and self.drafts.empty:  # and what a drafting forward takes, before many
+            return [min(offer.most, 1) for offer in offers]
         widths = self._best(offers, rows)
-        return [self._or_probe(offer, width) for offer, width in zip(offers, widths, strict=True)]
+        self._trying = not any(widths)
+        return [self._or_probe(offer, width, rows) for offer, width in zip(offers, widths, strict=True)]
 
     def _best(self, offers: Sequence[Offer], rows: int) -> list[int]:
         """Add drafts one by one, the likeliest first, and keep the number at which tokens per second peak."""
@@ -156,25 +129,31 @@ class Pace:
             ((rate ** (n + 1), i, n + 1) for i, rate in enumerate(rates) for n in range(offers[i].most)),
             key=lambda rung: (-rung[0], rung[2]),
         )
-        tokens, steps = float(rows), 0
-        best, kept = tokens / max(self.target(rows), 1e-9), 0
+        tokens, steps, drawn = float(rows), 0, 0
+        plain = best = tokens / max(self.plain(rows), 1e-9)
+        kept = 0
         for added, (chance, _, n) in enumerate(ladder, start=1):
-            tokens, steps = tokens + chance, max(steps, n)
-            seconds = self.target(rows + added) + self.drafting * steps * self._draft_seconds
-            if tokens / max(seconds, 1e-9) >= best:
+            tokens, steps, drawn = tokens + chance, max(steps, n), drawn + (n == 1)
+            seconds = self._with(rows + added) + self.drafting * steps * self.drafts(drawn)
+            if tokens / max(seconds, 1e-9) >= max(best, GAIN * plain):
                 best, kept = tokens / max(seconds, 1e-9), added
         widths = [0] * len(offers)
         for _, i, n in ladder[:kept]:
             widths[i] = n
         return widths
 
-    def _or_probe(self, offer: Offer, width: int) -> int:
-        """What does not pay now is tried again after a while, and after ever longer ones."""
+    def _with(self, rows: int) -> float:
+        """Seconds of a step with so many rows, drafts among them."""
+        return max(self.plain(rows), self.verifying(rows))
+
+    def _or_probe(self, offer: Offer, width: int, rows: int) -> int:
+        """What does not pay now is tried again after a while, and after ever longer ones, while the budget lasts."""
         if not offer.most:
             return 0
         followed = self._followed.setdefault(offer.id, _Followed())
         followed.idle = 0 if width else followed.idle + 1
-        if followed.idle >= followed.probe:
+        if followed.idle >= followed.probe and self._budget > 0:
+            self._budget -= max(self._with(rows + 1) - self.plain(rows), 0.0)
             followed.idle, followed.probe = 0, min(2 * followed.probe, LAST_PROBE)
             return 1
         return width

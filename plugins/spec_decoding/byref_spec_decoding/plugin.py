@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 from pydantic import ValidationError
 
 from byref import API_VERSION, Plugin, PluginInfo, hookimpl
-from byref.contract.errors import ConfigError
+from byref.contract.errors import ConfigError, PluginError
+from byref.contract.explain import problems, raise_problems
 from byref.contract.roles import KV_REWIND, SPECULATION
 from byref_spec_decoding.options import Options, RequestOptions
 
@@ -48,8 +49,7 @@ class SpecDecoding(Plugin[Options]):
 
         for name, target in DRAFTERS.items():
             registry.register(KIND, name, target)
-        found: Any = registry.lookup(KIND, self.options.drafter)
-        chosen: type[Drafter] = resolve_name(found) if isinstance(found, str) else found
+        chosen = self._chosen(registry)
         options = self._drafter_options(chosen)
         self._check_rejection(chosen)
         self._drafter = chosen(options, self.options.max_draft_tokens, tree=self._tree(chosen))
@@ -60,17 +60,29 @@ class SpecDecoding(Plugin[Options]):
         registry.drafts(self.options.max_draft_tokens)
         registry.command("bench spec", "byref_spec_decoding.bench:bench_spec")
 
+    def _chosen(self, registry: Registry) -> type[Drafter]:
+        from byref_spec_decoding.drafter import KIND, Drafter
+
+        name, where = self.options.drafter, f"[plugins.{self.name}] drafter"
+        try:
+            found: Any = registry.lookup(KIND, name)
+        except PluginError as unknown:
+            hint = f"{unknown.hint} Another plugin's is known once that is enabled."
+            raise ConfigError(unknown.what, where=f"{where}; {unknown.where}", hint=hint) from unknown
+        chosen = resolve_name(found) if isinstance(found, str) else found
+        if not (isinstance(chosen, type) and issubclass(chosen, Drafter)):
+            hint = f"registry.register(KIND, {name!r}, ...) takes a subclass of byref_spec_decoding.drafter.Drafter"
+            raise PluginError(f"what is announced as the drafter {name!r} is none: {chosen!r}", where=where, hint=hint)
+        return chosen
+
     def _drafter_options(self, chosen: type[Drafter]) -> Any:
         try:
             return chosen.Options.model_validate(dict(self.options.options))
         except ValidationError as error:
-            first = error.errors()[0]
-            field = ".".join(str(part) for part in first["loc"]) or "options"
-            raise ConfigError(
-                f"{first['msg']}: {field} of drafter {self.options.drafter!r}",
-                where=f"[plugins.{self.name}.options]",
-                hint=f"it knows: {', '.join(chosen.Options.model_fields) or 'no options'}",
-            ) from None
+            drafter, where = self.options.drafter, f"[plugins.{self.name}.options]"
+            hint = f"{drafter} takes: {', '.join(chosen.Options.model_fields) or 'no options'}"
+            found = [replace(one, hint=one.hint or hint) for one in problems(error, chosen.Options)]
+            raise_problems(ConfigError, found, lambda p: f"{where} {p.field} of drafter {drafter!r}", error)
 
     def _tree(self, chosen: type[Drafter]) -> bool:
         if self.options.tree and not chosen.trees:

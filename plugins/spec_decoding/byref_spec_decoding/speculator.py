@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from byref.contract.errors import PluginError
 from byref.contract.requests import Reason, Request
-from byref.contract.roles import DRAFT, RunForward
+from byref.contract.roles import DRAFT, TARGET, RunForward
 from byref.contract.state import Key, State
 from byref.contract.step import LogitRows, Outcome, Step, Window
 from byref.engine.speculator import PlainSpeculator
@@ -44,7 +44,7 @@ class SpecSpeculator(State, PlainSpeculator):
         self._right: dict[str, int] = {}
         """By request id: drafts that its last window proved right."""
         self._dropped: set[str] = set()
-        self._began, self._rows = 0.0, 0
+        self._began, self._rows, self._drafted = 0.0, 0, 0
         self.figures = Figures()
 
     def draft(self, request: Request) -> Draft:
@@ -62,11 +62,12 @@ class SpecSpeculator(State, PlainSpeculator):
         """A step's forward is about to run."""
         decoding = not any(window.prompt for window in step.plan.windows)
         self._rows = sum(len(window.tokens) for window in step.plan.windows) if decoding else 0
+        self._drafted = sum(window.drafts for window in step.plan.windows)
         self._began = time.perf_counter()
 
     def verify(self, rows: LogitRows, chosen: Sequence[int]) -> Outcome:
         if self._rows:
-            self._pace.target.measure(self._rows, time.perf_counter() - self._began)
+            self._pace.stepped(self._rows, self._drafted, time.perf_counter() - self._began)
         windows = {info.request.id: info.window for info in rows.infos}
         if self._rejects:
             chosen = decide(rows, chosen, {id: draft.odds for id, (_, draft) in self._drafts.items()})
@@ -97,8 +98,9 @@ class SpecSpeculator(State, PlainSpeculator):
         drafts = self._drafter.propose(Round(step, wants, forward)) if wants else {}
         self._keep(wants, drafts)
         seconds = time.perf_counter() - began
-        if self._drafter.runs_forwards and not behind:
-            self._pace.drafted(max((draft.depth for draft in drafts.values()), default=0), seconds)
+        if self._drafter.runs_forwards and drafts:
+            depth = max(draft.depth for draft in drafts.values())
+            self._pace.drafted(len(drafts), depth, seconds, late=behind)
         self.figures.seconds += seconds
 
     def _behind(self, request: Request) -> bool:
@@ -138,8 +140,9 @@ class SpecSpeculator(State, PlainSpeculator):
         self._drafter.dropped(request)
 
     def _keep(self, wants: Sequence[Want], drafts: Mapping[str, Draft]) -> None:
+        rows = self._drafter.sizing.role(TARGET).vocabulary
         for draft in drafts.values():
-            self._check(draft)
+            self._check(draft, rows)
         found = [(want, drafts[want.request.id].cut(want.most)) for want in wants if want.request.id in drafts]
         widths = [len(draft.tokens) for _, draft in found]
         if not self._drafter.runs_forwards:
@@ -150,8 +153,12 @@ class SpecSpeculator(State, PlainSpeculator):
         for (want, draft), width in zip(found, widths, strict=True):
             self._drafts[want.request.id] = (len(want.request.tokens), draft.cut(width))
 
-    def _check(self, draft: Draft) -> None:
-        """A tree is drawn from its root, and only where trees were asked for."""
+    def _check(self, draft: Draft, rows: int) -> None:
+        """Tokens are the target's; a tree is drawn from its root, and only where trees were asked for."""
+        if draft.tokens and not 0 <= min(draft.tokens) <= max(draft.tokens) < rows:
+            name, wrong = type(self._drafter).__name__, next(id for id in draft.tokens if not 0 <= id < rows)
+            hint = "ids of the target's vocabulary"
+            raise PluginError(f"the drafter {name} gives the token {wrong}, and there are {rows}", hint=hint)
         ordered = all(-1 <= parent < i for i, parent in enumerate(draft.parents))
         if draft.parents and not (self._drafter.tree and ordered and len(draft.parents) == len(draft.tokens)):
             name = type(self._drafter).__name__

@@ -5,12 +5,13 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from byref_spec_decoding.pace import LAST_PROBE, Clock, Offer, Pace
+from byref_spec_decoding.pace import BUDGET, LAST_PROBE, Offer, Pace
 
 fates = st.lists(st.tuples(st.integers(1, 6), st.integers(0, 6)), max_size=12)
+STEPS = 800
 costs = st.dictionaries(st.integers(1, 40), st.floats(1e-4, 1.0), max_size=5)
 
 
@@ -19,8 +20,9 @@ def paced(fate, cost, *, drafting: bool = False, draft_seconds: float = 0.0) -> 
     for drafted, accepted in fate:
         pace.verified("a", None, drafted, min(accepted, drafted))
     for rows, seconds in [*cost.items()] * 2:  # the first of each says nothing
-        pace.target.measure(rows, seconds)
-        pace.drafted(1, draft_seconds)
+        for drafts in (0, 1):
+            pace.stepped(rows, drafts, seconds)
+        pace.drafted(1, 1, draft_seconds, late=False)
     return pace
 
 
@@ -43,7 +45,7 @@ def test_widths_grow_with_acceptance(slope, most):
 
 
 def test_what_never_stays_and_costs_gets_nothing_but_a_probe():
-    pace = paced([(4, 0)] * 30, {1: 1.0, 2: 2.0, 9: 9.0})
+    pace = paced([(4, 0)] * 30, {1: 0.001, 2: 0.002, 9: 0.009})
     widths = [pace.widths([Offer("a", 8)], 1)[0] for _ in range(600)]
     assert set(widths) == {0, 1}
     probes = [i for i, width in enumerate(widths) if width]
@@ -61,39 +63,43 @@ def test_what_is_free_gets_everything(most, rows):
     assert pace.widths([Offer("a", most)] * rows, rows) == [most] * rows
 
 
-@given(costs, st.integers(1, 50))
-def test_a_clock_reads_between_its_measurements(cost, rows):
-    clock = Clock()
-    for n, seconds in [*((n, 9.0) for n in cost), *cost.items()]:  # the first of each says nothing
-        clock.measure(n, seconds)
-    assert clock.empty == (not cost)
-    if not cost:
-        assert clock(rows) == 0
-        return
-    below, above = [n for n in cost if n <= rows], [n for n in cost if n >= rows]
-    if rows in cost:
-        assert clock(rows) == pytest.approx(cost[rows])
-    elif below and above:
-        low, high = max(below), min(above)
-        share = (rows - low) / (high - low)
-        assert clock(rows) == pytest.approx(cost[low] * (1 - share) + cost[high] * share)
-    else:
-        assert clock(rows) == pytest.approx(cost[min(above)] if above else max(cost.values()))
-
-
-def test_one_slow_step_does_not_decide():
-    clock = Clock()
-    for seconds in (50.0, 1.0, 1.0, 100.0, 1.0, 1.0):
-        clock.measure(4, seconds)
-    assert 1.0 <= clock(4) < 1.25
-
-
-def test_a_machine_that_gets_slower_is_believed_at_every_width():
-    clock = Clock()
-    for rows in (1, 5, 9):
+@pytest.mark.parametrize("drafting", [True, False])
+def test_what_a_step_costs_without_drafts_is_known_before_there_are_any(drafting):
+    """Else the first steps, full of drafts, would be all there is to compare with."""
+    pace = Pace(adaptive=True, drafting=drafting)
+    offers = [Offer("a", 8), Offer("b", 0)]
+    for _ in range(2):
+        assert pace.widths(offers, 2) == [0, 0]
+        pace.stepped(2, 0, 1.0)
+    if drafting:  # and a drafting forward before many
         for _ in range(2):
-            clock.measure(rows, float(rows))
-    for _ in range(60):
-        clock.measure(5, 15.0)
-    assert clock(5) == pytest.approx(15.0, rel=0.05)
-    assert 1.0 < clock(1) < clock(5) < clock(9)
+            assert pace.widths(offers, 2) == [1, 0]
+            pace.drafted(1, 1, 0.001, late=False)
+    assert pace.widths(offers, 2) == [8, 0]
+    assert pace.widths(offers, 1) == [0, 0]
+    assert pace.widths(offers, 3) == [8, 0]
+
+
+@settings(max_examples=15)
+@given(st.integers(1, 12), st.floats(0.05, 2.0), st.floats(0.0, 1.0))
+def test_what_does_not_pay_takes_little_of_the_time(requests, draft_seconds, rate):
+    """However many requests would try it, and however long that takes."""
+    pace = paced([(4, round(4 * rate))] * 20, {1: 0.02, 40: 0.02, 80: 0.04}, drafting=True, draft_seconds=draft_seconds)
+    offers = [Offer(str(i), 4) for i in range(requests)]
+    spent = 0.0
+    for _ in range(STEPS):
+        drawn = sum(width > 0 for width in pace.widths(offers, requests))
+        pace.stepped(requests + drawn, drawn, 0.02)
+        if drawn:
+            pace.drafted(drawn, 1, draft_seconds, late=True)
+            spent += draft_seconds
+    assert spent <= BUDGET * STEPS * 0.02 + 0.25 + draft_seconds
+
+
+def test_a_draft_makes_a_step_as_slow_as_steps_with_drafts_are():
+    """Sixteen rows of sixteen requests say nothing about sixteen of eight."""
+    pace = paced([(1, 1)] * 20, {8: 0.026, 16: 0.03})
+    assert pace.widths([Offer("a", 8)], 8) == [8]
+    for _ in range(40):
+        pace.stepped(16, 1, 0.08)
+    assert pace.widths([Offer("a", 8)], 8) == [0]

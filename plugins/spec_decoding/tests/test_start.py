@@ -9,11 +9,22 @@ import pytest
 import torch
 from checkpoints import VOCABULARY, byte_level, save_llama
 from doubles import KIND, Doubles, Draft, Scripted, compare, drafter, start_with
-from engines import greedy
+from engines import finish, greedy
 
-from byref.contract import API_VERSION, ConfigError, ModelError, Plugin, PluginError, PluginInfo, RequestError, hookimpl
+from byref.contract import (
+    API_VERSION,
+    ConfigError,
+    EngineStopped,
+    ModelError,
+    Plugin,
+    PluginError,
+    PluginInfo,
+    RequestError,
+    hookimpl,
+)
 from byref.contract.roles import TARGET
 from byref.contract.specs import PoolSpec
+from byref_spec_decoding.drafter import Drafter
 from byref_spec_decoding.pace import Pace
 from byref_spec_decoding.speculator import SpecSpeculator
 
@@ -32,6 +43,22 @@ class Ngrams(Plugin):
     @hookimpl
     def register(self, registry):
         registry.register(KIND, "ngram", Scripted)
+
+
+class Beyond(Drafter):
+    """Guesses an id that is none."""
+
+    def propose(self, round):
+        return {want.request.id: Draft((10**6,)) for want in round.wants if want.most}
+
+
+class Beyonds(Plugin):
+    info = PluginInfo(api_version=API_VERSION)
+
+    @hookimpl
+    def register(self, registry):
+        registry.register(KIND, "beyond", Beyond)
+        registry.register(KIND, "none", Pools)
 
 
 class Pools(Plugin):
@@ -63,7 +90,7 @@ def test_a_name_taken_twice_names_both_plugins(one_layer, rival, name, other):
 
 
 def test_an_unknown_drafter_names_those_there_are(one_layer):
-    with pytest.raises(PluginError, match="there is no drafter 'ngrams'") as error:
+    with pytest.raises(ConfigError, match="there is no drafter 'ngrams'") as error:
         start_with(one_layer, "ngrams")
     known = "draft_model, eagle, mtp, ngram, scripted, scripted_model, self, suffix"
     assert known in str(error.value)
@@ -73,7 +100,7 @@ def test_an_unknown_drafter_names_those_there_are(one_layer):
 @pytest.mark.parametrize(
     ("name", "options", "what"),
     [
-        ("ngram", {"longst": 4}, r"longst of drafter 'ngram'[\s\S]*shortest, longest"),
+        ("ngram", {"longst": 4}, r"longst of drafter 'ngram'[\s\S]*did you mean 'longest'"),
         ("scripted", {"wrong": 4}, r"wrong of drafter 'scripted'[\s\S]*right, uneven"),
         ("draft_model", {}, r"model of drafter 'draft_model'"),
         ("suffix", {"depth": 1}, r"depth of drafter 'suffix'"),
@@ -174,8 +201,8 @@ def test_parents_that_no_draft_may_have(tree, parents):
     drafting = Scripted(Scripted.Options(), 4, tree=tree)
     speculator = SpecSpeculator("spec", drafting, Pace(adaptive=False, drafting=False), 4)
     with pytest.raises(PluginError, match="the drafter Scripted gives 2 tokens the parents"):
-        speculator._check(Draft((1, 2), parents))
-    speculator._check(Draft((1, 2), (-1, 0) if tree else ()))
+        speculator._check(Draft((1, 2), parents), VOCABULARY)
+    speculator._check(Draft((1, 2), (-1, 0) if tree else ()), VOCABULARY)
 
 
 def other_tokens(path, folder, change: str):
@@ -214,3 +241,16 @@ def test_more_or_less_padding_of_the_vocabulary_is_no_other_vocabulary(tmp_path,
     table = {"max_draft_tokens": 3, "options": {"model": str(draft)}}
     _, figures = compare(target, "draft_model", PROMPTS, greedy(12), table)
     assert figures["drafted"] > 0
+
+
+def test_a_drafter_that_guesses_what_is_no_token_is_named(one_layer):
+    with start_with(one_layer, "beyond", plugins={"beyonds": Beyonds}) as engine:
+        (done,) = finish(engine, [engine.add(PROMPTS[0], greedy(4))])
+    assert isinstance(done.error, EngineStopped)
+    assert f"the drafter Beyond gives the token {10**6}, and there are" in done.error.what
+
+
+def test_a_drafter_that_is_none_is_refused(one_layer):
+    with pytest.raises(PluginError, match="announced as the drafter 'none' is none") as error:
+        start_with(one_layer, "none", plugins={"beyonds": Beyonds})
+    assert "byref_spec_decoding.drafter.Drafter" in str(error.value)
