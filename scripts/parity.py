@@ -9,6 +9,7 @@ over the likeliest tokens of every position. A cell over the tolerance is marked
 
 from __future__ import annotations
 
+import argparse
 import random
 import sys
 import tempfile
@@ -107,12 +108,15 @@ def write(made: str) -> None:
 
 
 def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--write", action="store_true", help="put the table into docs/parity.md")
+    asked = parser.parse_args()
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
     made, good = table()
     print(made)
-    if "--write" in sys.argv[1:]:
+    if asked.write:
         write(made)
     return 0 if good else 1
 

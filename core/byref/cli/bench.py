@@ -45,7 +45,8 @@ def bench(
     levels = sorted({*(concurrency or (1, 8))})
     if not 1 <= levels[0] <= levels[-1] <= settings.engine.max_requests:
         what = f"concurrency goes from 1 to the {settings.engine.max_requests} requests that run at once"
-        raise ConfigError(what, where="--concurrency", hint=f"--set engine.max_requests={levels[-1]}")
+        hint = "1 or more" if levels[0] < 1 else f"--set engine.max_requests={levels[-1]}"
+        raise ConfigError(what, where="--concurrency", hint=hint)
     from byref.api.progress import Batch
     from byref.cli.load import Load
     from byref.engine import Engine

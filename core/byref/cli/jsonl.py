@@ -80,7 +80,8 @@ def numbered(source: Path) -> Iterator[tuple[int, str]]:
                 if line.strip():
                     yield number, line
     except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(f"the requests cannot be read: {error}", where=str(source)) from error
+        what = f"the requests cannot be read: {getattr(error, 'strerror', None) or error}"
+        raise ConfigError(what, where=str(source), hint="a text file with one JSON object a line") from error
 
 
 def request(source: Path, number: int, text: str, defaults: SamplingParams) -> Line:
@@ -127,9 +128,13 @@ def finished(target: Path) -> set[str]:
     Raises:
         ConfigError: the file holds something else, and stays as it is.
     """
-    if not target.exists():
-        return set()
-    *whole, rest = target.read_bytes().split(b"\n")
+    try:
+        with target.open("a+b") as file:  # before a model is loaded: whether results can be written at all
+            file.seek(0)
+            *whole, rest = file.read().split(b"\n")
+    except OSError as error:
+        what = f"the results cannot be written: {error.strerror}"
+        raise ConfigError(what, where=str(target), hint="a file in a folder that is there") from error
     ids = {_id(line, target, number) for number, line in enumerate(whole, start=1)}
     if rest and not rest.startswith(_BEGINS[: len(rest)]):
         raise _foreign(target, len(whole) + 1)

@@ -63,9 +63,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except Exception as error:
-        _fail(
-            f"byref: {type(error).__name__}: {error}\n  this is a mistake of byref's; {DEBUG} shows more", error, debug
-        )
+        _fail(_unforeseen(error), error, debug)
+
+
+def _unforeseen(error: Exception) -> str:
+    if isinstance(error, OSError) and error.filename is not None:  # a file that the user named, as good as always
+        return f"byref: {error.strerror}\n  in: {error.filename}\n  try: {DEBUG} shows who wanted it"
+    whose = "this is a mistake of byref's or of an enabled plugin's"
+    return f"byref: {type(error).__name__}: {error}\n  {whose}; {DEBUG} shows more"
 
 
 def _fail(message: str, error: Exception, debug: bool) -> None:
@@ -103,10 +108,20 @@ def _add_plugin_command(app: typer.Typer, arguments: list[str]) -> None:
 
     from byref.config import load_config
     from byref.plugins import PluginHost
+    from byref.plugins.discovery import scan
 
-    target = PluginHost.load(load_config()).registry.commands.get(name)
+    settings = load_config()
+    target = PluginHost.load(settings).registry.commands.get(name)
     if target is None:
-        return
+        enabled = ", ".join(settings.plugins.enable) or "none"
+        others = ", ".join(other for other in scan() if other not in settings.plugins.enable)
+        print(
+            f"byref: there is no command {name!r}; plugins may add some\n  in: the enabled plugins: {enabled}"
+            f"\n  try: byref --help; or enable the plugin that has it in byref.toml or BYREF_PLUGINS"
+            f"{f', of those installed: {others}' if others else ''}",
+            file=sys.stderr,
+        )
+        sys.exit(2)
     command = resolve_name(target)
     if isinstance(command, typer.Typer):
         app.add_typer(command, name=name)

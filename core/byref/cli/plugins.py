@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -10,7 +11,8 @@ import typer
 from byref.cli import options
 from byref.cli.bound import COLUMNS, groups
 from byref.config import Config
-from byref.plugins.discovery import Installed, pick, scan
+from byref.config.model import is_file, named
+from byref.plugins.discovery import Found, Installed, pick, scan
 
 app = typer.Typer(help="Plugins.", no_args_is_help=True)
 Json = Annotated[bool, typer.Option("--json", help="JSON instead of a table.")]
@@ -51,19 +53,20 @@ def info(
     model: options.Model = None,
     as_json: Json = False,
 ) -> None:
-    """Import one plugin and print what it declares: capabilities, options; with --bound what it answers."""
+    """Import one plugin, or a file's, and print what it declares; with --bound what it answers."""
     from byref.plugins.loader import load_class, make
 
     settings = options.configure(config)
-    found = pick(scan(), name)
-    cls = load_class(found)
-    enabled = name in settings.plugins.enable
+    enabled = named(name) in map(named, settings.plugins.enable)
+    entry = _entry(settings, name)
+    found = _found(entry)
+    name, cls = found.name, load_class(found)
     # What an enabled one declares may follow from its options.
     declared = make(found, cls, settings.plugins.options.get(name, {})).info if enabled else cls.info
     facts: dict[str, Any] = {
         "name": name,
         "status": "enabled" if enabled else "installed",
-        "distribution": f"{found.dist} {found.version}",
+        "distribution": f"{found.dist} {found.version}".rstrip(),
         "entry point": found.value,
         "origin": found.origin,
         "about": (cls.__doc__ or "").strip().split("\n")[0],
@@ -76,7 +79,7 @@ def info(
         "request options": _fields(cls.RequestOptions),
     }
     if bound:
-        with_it = options.configure(config, [name], path=model)
+        with_it = options.configure(config, [entry], path=model)
         facts["bound"] = [one for one in _bound(with_it) if one["by"] == name]
     if as_json:
         print(json.dumps(facts, indent=2))
@@ -94,9 +97,10 @@ def check(name: str, config: options.ConfigFile = None, plugin: options.Plugins 
     """Load a plugin as a start would, with those it needs (`-p`), and say which hooks it implements."""
     from byref.plugins.host import PluginHost
 
-    host = PluginHost.load(options.configure(config, [*(plugin or ()), name]))
-    loaded = host.plugin(name)
-    hooks = [hook for hook, names in host.describe().items() if name in names]
+    entry = _entry(options.configure(config), name)
+    host = PluginHost.load(options.configure(config, [*(plugin or ()), entry]))
+    loaded = host.plugin(named(entry))
+    hooks = [hook for hook, names in host.describe().items() if loaded.name in names]
     print(f"{loaded}: fine; hooks: {', '.join(hooks) or 'none'}")
 
 
@@ -111,9 +115,21 @@ def _rows(settings: Config, installed: Installed) -> list[dict[str, str]]:
         ]
     for name in enabled:
         if name not in installed:
-            status = "file" if name.endswith(".py") else "missing"
-            rows.append({"name": name, "status": status, "dist": "", "version": "", "origin": ""})
+            there = is_file(name) and Path(name).is_file()
+            row = {"name": named(name), "status": "enabled" if there else "missing", "dist": "", "version": ""}
+            rows.append(row | {"origin": name if is_file(name) else ""})
     return rows
+
+
+def _entry(settings: Config, name: str) -> str:
+    """The entry of `enable` that bears the name: of a one-off plugin its file; `name` itself where none does."""
+    return next((entry for entry in settings.plugins.enable if named(entry) == name), name)
+
+
+def _found(entry: str) -> Found:
+    from byref.plugins.loader import find_file
+
+    return find_file(entry) if is_file(entry) else pick(scan(), entry)
 
 
 def _order(settings: Config) -> dict[str, list[str]]:

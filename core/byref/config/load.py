@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from byref.config.layers import COMMAND_LINE, ENABLE, Layer, from_environment, from_file, from_overrides
-from byref.config.model import DEFAULT, Config
+from byref.config.model import DEFAULT, Config, is_file, named
 from byref.config.model import Path as Key
 from byref.contract.errors import ConfigError
 from byref.contract.explain import Problem, problems, raise_problems
@@ -39,11 +39,25 @@ def load_config(
         ConfigError: file or variable, field, and the nearest name of an unknown one.
     """
     merged: Values = {}
+    files: set[str] = set()
     environment = from_environment(os.environ if environ is None else environ)
     for layer in (from_file(path), environment, from_overrides(overrides or {}, tuple(plugins), origin)):
         merged.update(layer.values)
+        files |= {named(entry) for entry in (*_enabled(merged), *layer.edits) if is_file(entry)}
         _edit_enabled(merged, layer)
+    _forget(merged, files - {named(entry) for entry in _enabled(merged)})
     return _validated(merged)
+
+
+def _enabled(merged: Values) -> list[Any]:
+    enabled, _ = merged.get(ENABLE, (Config().plugins.enable, DEFAULT))
+    return [name for name in enabled if isinstance(name, str)] if isinstance(enabled, (list, tuple)) else []
+
+
+def _forget(merged: Values, left_out: set[str]) -> None:
+    """The tables of one-off plugins that are left out: unlike an installed plugin's, nobody else knows their names."""
+    for key in [key for key in merged if key[0] == "plugins" and len(key) > 2 and key[1] in left_out]:
+        del merged[key]
 
 
 def _edit_enabled(merged: Values, layer: Layer) -> None:
@@ -54,7 +68,7 @@ def _edit_enabled(merged: Values, layer: Layer) -> None:
     for edit in layer.edits:
         name = edit.removeprefix("no:")
         if edit.startswith("no:"):
-            names = [other for other in names if other != name]
+            names = [other for other in names if not isinstance(other, str) or named(other) != named(name)]
         elif name not in names:
             names.append(name)
     if names != list(enabled):

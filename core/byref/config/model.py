@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pathlib
+import re
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any, Literal, Self
 
@@ -9,6 +11,16 @@ from pydantic import BaseModel, ConfigDict, Field, PrivateAttr, SecretStr, field
 
 DEFAULT = "default"
 """Origin of a value that nobody set."""
+
+
+def is_file(entry: str) -> bool:
+    """Whether an entry of `enable` is a one-off plugin: the path of a Python file."""
+    return entry.endswith(".py")
+
+
+def named(entry: str) -> str:
+    """The plugin's name that an entry of `enable` gives: a file's is that of the file."""
+    return pathlib.PurePath(entry).stem if is_file(entry) else entry
 
 
 class Section(BaseModel):
@@ -24,8 +36,15 @@ class ModelSection(Section):
     """An alias of `byref pull`, a GGUF file, or a folder in the layout of transformers."""
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
     """The type weights are held and computed in; auto takes what suits the device."""
-    device: str = Field(default="auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    device: str = "auto"
     """auto, cpu, cuda or cuda:N."""
+
+    @field_validator("device")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if not re.fullmatch(r"auto|cpu|cuda(:\d+)?", name):
+            raise ValueError(f"is auto, cpu, cuda or cuda:N, not {name!r}")
+        return name
 
 
 class PluginsSection(Section):

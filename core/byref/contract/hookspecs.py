@@ -3,6 +3,10 @@
 Families: *setup* runs once before the first request; *host* at a request event or once per step, and
 never reads a device value of a forward in flight; *device* once per forward, on persistent buffers,
 capturable; *bound* is what `bind` returned, called by layers inside a forward.
+
+Errors: one raised in a `request_*` hook ends that request, one raised anywhere else stops the start or the engine, and
+every request with it. Each names plugin, hook and line. Whatever a request's options may get wrong is refused in
+`RequestOptions` or `request_added`, by a `RequestError`.
 """
 
 from __future__ import annotations
@@ -76,8 +80,9 @@ def bind(spec: Spec[Any], site: Site) -> Callable[..., Any] | None:
 def decorate(spec: Spec[Any], call: Callable[..., Any]) -> Callable[..., Any] | None:
     """Wrap a bound call.
 
-    When: once per spec, after `bind`. Result: the callable that takes its place, None keeps it; later in
-    `enable` is outer. Since 1.
+    When: once per spec, after `bind`. Result: the callable that takes its place, taking and returning what the
+    spec's protocol does; None keeps the call. Later in `enable` is outer. Where forwards are captured
+    (`sizing.captured`) Python in it runs when one is recorded, and not when it is replayed. Since 1.
     """
 
 

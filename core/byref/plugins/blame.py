@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Sequence
 from typing import Any, TypeVar
 
 from byref.contract.errors import ByrefError, CaptureError, ConfigError, ContextError, ModelError, PluginError
-from byref.plugins.loader import brief
+from byref.plugins.loader import Loaded, brief, raised_at, remedy
 from byref.plugins.resolve import Impl
 
 E = TypeVar("E", bound=ByrefError)
 
+CORE = __name__.partition(".")[0]
 KEPT = (CaptureError, ConfigError, ContextError, ModelError)
 """Errors that say more than `PluginError` does: they keep their class."""
 
@@ -21,8 +23,24 @@ def blame(kind: type[E], hook: str, impl: Impl, cause: Exception) -> E:
     if isinstance(cause, ByrefError):
         inner = f"{cause.where}; {where}" if cause.where else where
         return kind(cause.what, where=inner, hint=cause.hint)
-    hint = f"tell the author of {impl.plugin.name}, or run without it: -p no:{impl.plugin.name}"
+    where = f"{where}, {raised_at(cause, type(impl.plugin.instance).__module__)}"
+    hint = remedy(impl.plugin.found)
     return kind(f"{impl.plugin.name} failed in {hook}: {brief(cause)}", where=where, hint=hint)
+
+
+def foreign(plugins: Sequence[Loaded], cause: Exception) -> PluginError | None:
+    """An error that no hook raised, as one of the plugin whose code did: what it bound or wrapped. None where
+    core's own code raised it."""
+    packages = {type(plugin.instance).__module__.partition(".")[0]: plugin for plugin in plugins}
+    for frame, _ in reversed(list(traceback.walk_tb(cause.__traceback__))):
+        package = str(frame.f_globals.get("__name__", "")).partition(".")[0]
+        if package == CORE:
+            return None
+        if package in packages:
+            found = packages[package].found
+            where = f"plugin {found}, {raised_at(cause, package)}"
+            return PluginError(f"{found.name} failed: {brief(cause)}", where=where, hint=remedy(found))
+    return None
 
 
 def step_error(hook: str, impl: Impl, cause: Exception) -> ByrefError:

@@ -12,6 +12,7 @@ from urllib.parse import unquote, urlparse
 
 import importlib_metadata
 
+from byref.config.model import is_file
 from byref.contract.errors import PluginError
 from byref.contract.explain import nearest
 
@@ -31,6 +32,11 @@ class Found:
     version: str
     origin: str
     """The folder it was installed from, where it is editable or local; the folder it lies in, otherwise."""
+
+    @property
+    def one_off(self) -> bool:
+        """Whether it is a Python file that the configuration names, and no distribution's."""
+        return is_file(self.value)
 
     def __str__(self) -> str:
         return f"{self.name} ({self.dist} {self.version})" if self.version else f"{self.name} ({self.dist})"

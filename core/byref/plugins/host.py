@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pydantic import BaseModel, ValidationError
 
 from byref.config import Config
+from byref.config.model import is_file
 from byref.contract.errors import ConfigError, PluginError, RequestError
 from byref.contract.explain import nearest, problems, raise_problems
 from byref.plugins import loader, order
@@ -47,7 +48,7 @@ class PluginHost:
         found = [_find(name, installed, classes) for name in enabled]
         _check_names(config, found, installed)
         plugins = [_load(one, config, classes) for one in found]
-        order.check(plugins, providers())
+        order.check(plugins, {**{name: (name,) for name in installed}, **providers()})
         order.by_requirements(plugins)  # a circle is an error whatever hooks there are
         resolved = resolve(plugins)
         registry = Announced()
@@ -86,7 +87,9 @@ class PluginHost:
         try:
             plugin = self.plugin(name)
         except PluginError as cause:
-            raise RequestError(cause.what, where=f"{where}; {cause.where}", hint=cause.hint) from cause
+            taking = [one.name for one in self.plugins if type(one.instance).RequestOptions is not None]
+            hint = nearest(name, taking) if taking else "send the request without; no enabled plugin takes options"
+            raise RequestError(cause.what, where=where, hint=hint) from cause
         model = type(plugin.instance).RequestOptions
         if model is None:
             hint = f"send the request without {name}"
@@ -101,7 +104,7 @@ class PluginHost:
 def _find(name: str, installed: Installed, classes: Mapping[str, type[AnyPlugin]]) -> Found:
     if name in classes:
         return loader.find_class(name, classes[name])
-    return loader.find_file(name) if loader.is_file(name) else pick(installed, name)
+    return loader.find_file(name) if is_file(name) else pick(installed, name)
 
 
 def _load(found: Found, config: Config, classes: Mapping[str, type[AnyPlugin]]) -> Loaded:
@@ -123,7 +126,7 @@ def _check_names(config: Config, found: Sequence[Found], installed: Installed) -
             raise PluginError(what, where="[plugins] enable", hint="rename one of them")
     for name in config.plugins.options:
         if name not in names and name not in installed:
-            hint = nearest(name, [*names, *installed])
+            hint = nearest(name, {*names, *installed})
             raise ConfigError(
                 f"options for {name!r}, and there is no such plugin", where=f"[plugins.{name}]", hint=hint
             )

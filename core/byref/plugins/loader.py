@@ -6,6 +6,7 @@ import importlib
 import importlib.util
 import inspect
 import sys
+import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from byref.config.model import is_file, named
 from byref.contract.errors import PluginError
 from byref.contract.explain import problems, raise_problems
 from byref.contract.plugin import API_VERSION, Plugin, PluginInfo
@@ -49,17 +51,12 @@ class Loaded:
         return str(self.found)
 
 
-def is_file(name: str) -> bool:
-    """Whether a name in `enable` is a one-off plugin: the path of a Python file."""
-    return name.endswith(".py")
-
-
 def find_file(name: str) -> Found:
     """The one-off plugin in the file `name`."""
     path = Path(name)
     if not path.is_file():
         raise PluginError(f"there is no plugin file {name}", where="[plugins] enable", hint="check the path")
-    return Found(path.stem, str(path), str(path), "", str(path.resolve().parent))
+    return Found(named(name), str(path), str(path), "", str(path.resolve().parent))
 
 
 def find_class(name: str, cls: type[AnyPlugin]) -> Found:
@@ -91,6 +88,7 @@ def check_class(found: Found, cls: object) -> type[AnyPlugin]:
     if info.api_version != API_VERSION:
         older = info.api_version < API_VERSION
         hint = f"upgrade {found.dist}" if older else f"upgrade byref, or install an older {found.dist}"
+        hint = f"write it for version {API_VERSION}: `byref.API_VERSION`" if found.one_off else hint
         what = f"{found.name} was written for version {info.api_version} of byref's API, which is at {API_VERSION}"
         raise PluginError(what, where=where, hint=hint)
     return cls
@@ -111,7 +109,8 @@ def make(found: Found, cls: type[AnyPlugin], table: Mapping[str, Any]) -> Loaded
     try:
         instance = cls(found.name, options)
     except Exception as cause:  # a stranger's constructor
-        raise PluginError(f"{found.name} cannot be made: {brief(cause)}", where=f"plugin {found}") from cause
+        where = f"plugin {found}, {raised_at(cause)}"
+        raise PluginError(f"{found.name} cannot be made: {brief(cause)}", where=where, hint=remedy(found)) from cause
     return Loaded(found, instance.info, instance)
 
 
@@ -119,6 +118,21 @@ def brief(cause: BaseException) -> str:
     """An exception in one line."""
     text = str(cause)
     return f"{type(cause).__name__}: {text}" if text else type(cause).__name__
+
+
+def raised_at(cause: BaseException, module: str = "") -> str:
+    """The line that raised it; the last one of the package of `module`, where it has been there."""
+    package = module.partition(".")[0]
+    frames = list(traceback.walk_tb(cause.__traceback__))
+    own = [(f, n) for f, n in frames if package and f.f_globals.get("__name__", "").partition(".")[0] == package]
+    frame, number = (own or frames)[-1]
+    return f"{frame.f_code.co_filename} line {number}"
+
+
+def remedy(found: Found) -> str:
+    """What to do about a plugin that raised something."""
+    first = f"correct {found.value}" if found.one_off else f"tell the author of {found.name}"
+    return f"{first}, or run without it: -p no:{found.name}; --debug shows the traceback"
 
 
 def _import_entry(found: Found) -> object:
@@ -147,11 +161,13 @@ def _import_file(found: Found) -> object:
         c for _, c in inspect.getmembers(module, inspect.isclass) if issubclass(c, Plugin) and c.__module__ == name
     ]
     if len(classes) != 1:
-        raise PluginError(f"{found.value} defines {len(classes)} plugins, and must define one", where=f"plugin {found}")
+        hint = "one class in a file, derived from byref.Plugin"
+        what = f"{found.value} defines {len(classes)} plugins, and must define one"
+        raise PluginError(what, where=f"plugin {found}", hint=hint)
     return classes[0]
 
 
 def _not_importable(found: Found, cause: BaseException) -> PluginError:
-    where = f"plugin {found}, entry point {found.value}"
-    hint = f"repair or upgrade {found.dist}, or leave the plugin out: -p no:{found.name}"
+    where = f"plugin {found}, {raised_at(cause)}" if found.one_off else f"plugin {found}, entry point {found.value}"
+    hint = f"{'correct' if found.one_off else 'repair or upgrade'} {found.dist}, or leave it out: -p no:{found.name}"
     return PluginError(f"{found.name} cannot be imported: {brief(cause)}", where=where, hint=hint)

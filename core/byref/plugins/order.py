@@ -17,7 +17,7 @@ def check(plugins: Sequence[Loaded], installed: Mapping[str, Sequence[str]]) -> 
 
     Args:
         plugins: the enabled ones.
-        installed: per capability, the names of installed plugins that would provide it.
+        installed: per capability, and per plugin's name, the installed plugins that would provide it.
 
     Raises:
         PluginError: naming both sides of a conflict, or what is missing and who would provide it.

@@ -123,7 +123,7 @@ MISTAKES = [
     (["generate"], 2, "Missing argument"),
     (["generatee", "x"], 2, "Did you mean 'generate'?"),
     (["chatt"], 2, "Did you mean 'chat'?"),
-    (["nonsense"], 2, "No such command 'nonsense'"),
+    (["nonsense"], 2, "byref: there is no command 'nonsense'"),
     (["pull", "gpt-5"], 1, "byref: no model 'gpt-5' can be pulled"),
     (["plugins", "info", "model"], 1, "try: did you mean 'models'?"),
     (["config", "show", "--config", "none.toml"], 1, "byref: there is no such configuration file"),
@@ -152,7 +152,9 @@ def test_an_unforeseen_error_is_no_bare_traceback(byref, monkeypatch):
     monkeypatch.setattr("byref.cli.options.load_config", lambda *_, **__: fails())
     code, _, err = byref("config", "show")
     assert code == 1
-    assert err.startswith("byref: ZeroDivisionError: division by zero\n  this is a mistake of byref's")
+    assert err.startswith(
+        "byref: ZeroDivisionError: division by zero\n  this is a mistake of byref's or of an enabled plugin's; --debug shows more\n"
+    )
 
 
 def completed(words, *, shell="bash"):
@@ -171,3 +173,59 @@ def test_shells_complete_commands_options_and_models():
     assert completed("byref ch") == ["chat"]
     assert "--temperature" in completed("byref chat --tem")
     assert completed("byref pull smo") == ["smollm2"]
+
+
+def test_a_plugin_s_file_is_known_by_its_name(byref, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    body = "class Own(Plugin):\n    info = PluginInfo(api_version=1)\n    @hookimpl\n    def step_done(self, report): ...\n"
+    (tmp_path / "own.py").write_text("from byref import Plugin, PluginInfo, hookimpl\n" + body)
+    (tmp_path / "byref.toml").write_text('[plugins]\nenable = ["models", "./own.py", "./gone.py"]\n')
+    code, out, _ = byref("plugins", "list")
+    rows = [line.split() for line in out.splitlines()]
+    assert code == 0
+    assert ["own", "enabled", "./own.py"] in rows
+    assert ["gone", "missing", "./gone.py"] in rows
+    (tmp_path / "byref.toml").write_text('[plugins]\nenable = ["models", "./own.py"]\n')
+    for name in ("own", "./own.py"):
+        code, out, err = byref("plugins", "info", name)
+        assert (code, err) == (0, "")
+        assert out.startswith("name             own\nstatus           enabled\ndistribution     own.py\n")
+        assert byref("plugins", "check", name)[1] == "own (own.py): fine; hooks: step_done\n"
+
+
+def test_a_command_that_only_a_plugin_has_says_who_may_bring_it(byref, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    code, _, err = byref("bench", "spec")
+    assert code == 2
+    assert "there is no command 'bench spec'" in err
+    assert "in: the enabled plugins: models\n" in err
+    assert "spec_decoding" in err.partition("try:")[2]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("generate", "hi", "--device", "mps"), "model.device: is auto, cpu, cuda or cuda:N, not 'mps'"),
+        (("generate", "hi", "-m", "smolm2"), "try: did you mean 'smollm2'?"),
+        (("bench", "--concurrency", "0"), "try: 1 or more"),
+        (("batch", "there.jsonl", "nowhere/out.jsonl"), "the results cannot be written: No such file or directory"),
+        (("batch", "gone.jsonl", "out.jsonl"), "the requests cannot be read: No such file or directory"),
+    ],
+)
+def test_a_mistake_is_answered_with_what_to_write(byref, tmp_path, monkeypatch, arguments, said):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.jsonl").write_text('{"prompt": "a"}\n')
+    code, _, err = byref(*arguments)
+    assert code == 1
+    assert said in err
+    assert "mistake of byref's" not in err
+
+
+def test_a_file_that_cannot_be_written_is_no_mistake_of_byref_s(byref, tmp_path, monkeypatch):
+    def fails(*_, **__):
+        (tmp_path / "nowhere" / "x").write_text("")
+
+    monkeypatch.setattr("byref.cli.options.load_config", fails)
+    code, _, err = byref("config", "show")
+    assert code == 1
+    assert err.startswith(f"byref: No such file or directory\n  in: {tmp_path}/nowhere/x\n")

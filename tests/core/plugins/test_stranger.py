@@ -68,7 +68,7 @@ def test_a_plugin_brings_a_command(good, tmp_path):
     assert (result.returncode, result.stdout) == (0, "0 1 2\n"), result.stderr
     result = run(good, "count", "3", cwd=tmp_path)
     assert result.returncode == 2
-    assert "No such command 'count'" in result.stderr
+    assert "there is no command 'count'" in result.stderr
 
 
 def test_check_and_order(good, broken, tmp_path):
