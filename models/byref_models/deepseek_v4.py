@@ -81,7 +81,7 @@ class DeepseekV4(CausalLM):
     """`DeepseekV4ForCausalLM` of transformers. A row between layers is its streams, side by side."""
 
     def __init__(self, config: PretrainedConfig, ask: Ask) -> None:
-        first = config.num_hidden_layers
+        first = first_module(config)
         self.renames = (*((rf"^mtp\.{k}\.", f"model.layers.{first + k}.") for k in range(MODULES)), *RENAMES)
         self.optional = (*CausalLM.optional, *(f"model.layers.{first + k}.*" for k in range(MODULES)))
         self._streams: int = config.hc_mult
@@ -128,7 +128,7 @@ class DeepseekV4MTP(DeepseekV4):
             setattr(self, attribute, ask(self, attribute, linear))
 
     def numbers(self, config: PretrainedConfig) -> range:
-        first = config.num_hidden_layers + int(getattr(config, "mtp_module", 0))
+        first = first_module(config) + int(getattr(config, "mtp_module", 0))
         return range(first, first + 1)
 
     def norm_name(self, config: PretrainedConfig) -> str:
@@ -143,6 +143,11 @@ class DeepseekV4MTP(DeepseekV4):
         token = self.e_proj(self.enorm(self.embed(ids)))  # type: ignore[attr-defined]
         before = self.h_proj(self.hnorm(streams).flatten(0, 1)).view_as(streams)  # type: ignore[attr-defined]
         return self.through((before + token.unsqueeze(1)).flatten(1), ids, positions, ctx)
+
+
+def first_module(config: PretrainedConfig) -> int:
+    """Draft modules are numbered on from the checkpoint's layers, of which a role may have fewer."""
+    return len(config.layer_types)
 
 
 def experts(config: PretrainedConfig, role: str, i: int) -> MoESpec | HashMoESpec:

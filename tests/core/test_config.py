@@ -114,7 +114,13 @@ def test_pyproject_holds_it_too_where_there_is_no_byref_toml(here):
         ("model = 'x'", {}, "model: input should be a valid dict", "byref.toml, field model", ""),
         ("x = ", {}, "is not TOML", "byref.toml", ""),
         ("", {"BYREF_MODEL__DTYPE": "int8"}, "'float16', got 'int8'", "BYREF_MODEL__DTYPE, field model.dtype", ""),
-        ("", {"BYREF_MODEL__DEVICE": "tpu"}, "got 'tpu'", "BYREF_MODEL__DEVICE, field model.device", ""),
+        (
+            "",
+            {"BYREF_MODEL__DEVICE": "tpu"},
+            "cpu, cuda or cuda:N, not 'tpu'",
+            "BYREF_MODEL__DEVICE, field model.device",
+            "",
+        ),
         ("", {"BYREF_MODLE__PATH": "x"}, "names no section", "BYREF_MODLE__PATH", "did you mean 'model'?"),
         ("", {"BYREF_MODEL": "x"}, "names a section, not a value", "environment", "BYREF_MODEL__<KEY>"),
         (

@@ -18,6 +18,7 @@ class Options(BaseModel):
     password: SecretStr = SecretStr("hush")
     nested: dict[str, str] = {"access_token": "hush", "name": "shown"}
     file: str = "/home/somebody/place/notes.txt"
+    several: tuple[dict[str, str], ...] = ({"secret": "hush", "file": "/home/somebody/more.txt"},)
     size: int = 3
 
 
@@ -79,6 +80,7 @@ def test_plugins_show_no_secret_and_no_path(counted):
         "password": "**********",
         "nested": {"access_token": "**********", "name": "shown"},
         "file": "notes.txt",
+        "several": [{"secret": "**********", "file": "more.txt"}],
         "size": 3,
     }
     assert counter["routes"] == ["/plugins/counter/steps"]

@@ -2,6 +2,7 @@
 
 import asyncio
 import http.client
+import json
 import threading
 
 import openai
@@ -10,6 +11,7 @@ from scripts import Noted
 from serving import PATIENCE, serving
 
 from byref.contract import API_VERSION, Plugin, PluginInfo, hookimpl
+from byref.engine.intake import choice_id
 
 LONG = {"prompt": "abc", "max_tokens": 200, "temperature": 0, "ignore_eos": True}
 
@@ -155,15 +157,17 @@ def test_other_origins(served, talker):
 
 def test_ids_of_clients_never_mix(gated, gate):
     gate.open.clear()
-    first = in_background(lambda: gated.complete("first", request_id="mine", max_tokens=8, temperature=0))
+    two = {"n": 2, "seed": 7, "max_tokens": 8}
+    first = in_background(lambda: gated.complete("first", request_id="mine", **two))
     gated.until(lambda: "mine" in gated.desk.open)
     refused = gated.complete("second", request_id="mine")
     assert (refused.status, refused.error["param"]) == (409, "request_id")
-    other = in_background(lambda: gated.complete("second", request_id="mine#1", max_tokens=8, temperature=0))
-    gated.until(lambda: "mine#1" in gated.desk.open)
+    theirs = choice_id("mine", 1)  # what an engine that heard of "mine" would call its second choice
+    other = in_background(lambda: gated.complete("second", request_id=theirs, **two))
+    gated.until(lambda: theirs in gated.desk.open)
     gate.open.set()
     assert first().body["id"] == "mine"
-    alone = [gated.complete(prompt, max_tokens=8, temperature=0).body["choices"] for prompt in ("first", "second")]
+    alone = [gated.complete(prompt, **two).body["choices"] for prompt in ("first", "second")]
     assert [first().body["choices"], other().body["choices"]] == alone
 
 
@@ -179,6 +183,20 @@ def test_abort(gated, gate):
     assert gated.desk.metrics.tokens._value.get() - before <= 2
     unknown = gated.ask("/v1/abort", {"request_id": "stop me"})
     assert (unknown.status, unknown.error["param"]) == (404, "request_id")
+    gated.assert_idle()
+
+
+def test_a_stream_that_fails_ends_with_the_error_and_not_as_if_all_were_well(gated, gate):
+    gate.open.clear()
+    stream = in_background(lambda: gated.complete(request_id="a stream", stream=True, **LONG))
+    gated.until(lambda: gated.engine._live)
+    assert gated.ask("/v1/abort", {"request_id": "a stream"}).status == 200
+    gate.open.set()
+    assert stream().status == 200
+    (event,) = [line for line in stream().body.splitlines() if line.startswith("data: ")]
+    error = json.loads(event.removeprefix("data: "))["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    assert error["code"] == "aborted"
     gated.assert_idle()
 
 

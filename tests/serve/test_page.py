@@ -60,30 +60,30 @@ def test_drafts_prefix_and_pages(talker, tmp_path):
     paged = pytest.importorskip("byref_paged_kv").PagedKVPlugin
     drafting = pytest.importorskip("byref_spec_decoding").SpecDecoding
     options = {"paged_kv": {"num_pages": 40}, "spec_decoding": {"drafter": "suffix", "adaptive": False}}
-    with serving(talker, {"paged_kv": paged, "spec_decoding": drafting}, options) as server:
-        with Browser(tmp_path / "profile", server.url) as page:
-            for _ in range(2):
-                ask(page, QUESTION, tokens=80)
-                page.run("document.getElementById('reset').click()")
+    plugins = {"paged_kv": paged, "spec_decoding": drafting}
+    with serving(talker, plugins, options) as server, Browser(tmp_path / "profile", server.url) as page:
+        for _ in range(2):
             ask(page, QUESTION, tokens=80)
-            said = page.run("document.querySelector('.assistant').textContent")
-            coloured = page.run("[...document.querySelectorAll('.assistant .draft')].map((span) => span.textContent)")
-            assert "".join(coloured)
-            assert len("".join(coloured)) < len(said)
-            expected = streamed(server, QUESTION, tokens=80)
-            assert said == "".join(piece for piece, _ in expected)
-            assert "".join(coloured) == "".join(piece for piece, drafted in expected if drafted)
-            assert "accepted" in text(page, "drafts")
-            assert page.run("document.querySelectorAll('#steps i.drafted').length") > 0
-            cached = int(text(page, "cached").split()[0])
-            assert cached > 0
-            assert page.run("document.getElementById('cachedbar').getBoundingClientRect().width") > 0
-            assert page.run("document.querySelectorAll('#map i.cached').length") > 0
-            assert page.run("document.querySelectorAll('#map i').length") == 40
-            figures = server.engine.figures()["paged_kv"]
-            for kind in ("used", "cached"):
-                assert page.run(f"document.querySelectorAll('#map i.{kind}').length") == figures[f"{kind}_pages"]
-            assert "spec_decoding" in text(page, "plugins")
+            page.run("document.getElementById('reset').click()")
+        ask(page, QUESTION, tokens=80)
+        said = page.run("document.querySelector('.assistant').textContent")
+        coloured = page.run("[...document.querySelectorAll('.assistant .draft')].map((span) => span.textContent)")
+        assert "".join(coloured)
+        assert len("".join(coloured)) < len(said)
+        expected = streamed(server, QUESTION, tokens=80)
+        assert said == "".join(piece for piece, _ in expected)
+        assert "".join(coloured) == "".join(piece for piece, drafted in expected if drafted)
+        assert "accepted" in text(page, "drafts")
+        assert page.run("document.querySelectorAll('#steps i.drafted').length") > 0
+        cached = int(text(page, "cached").split()[0])
+        assert cached > 0
+        assert page.run("document.getElementById('cachedbar').getBoundingClientRect().width") > 0
+        assert page.run("document.querySelectorAll('#map i.cached').length") > 0
+        assert page.run("document.querySelectorAll('#map i').length") == 40
+        figures = server.engine.figures()["paged_kv"]
+        for kind in ("used", "cached"):
+            assert page.run(f"document.querySelectorAll('#map i.{kind}').length") == figures[f"{kind}_pages"]
+        assert "spec_decoding" in text(page, "plugins")
 
 
 def test_an_error_is_shown_and_the_conversation_goes_on(served, tmp_path):

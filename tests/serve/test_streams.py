@@ -57,6 +57,13 @@ def test_no_part_of_a_stop_string_is_shown_and_nothing_else_is_lost(forced, said
     assert whole["text"] == "".join(pieces) == shown
     assert whole["finish_reason"] == reason
     assert not any(piece.endswith(("EN", "E")) for piece in pieces[:-1] if not shown.startswith(piece))
+    asked = {"prompt": f"said {said}", "max_tokens": 100, "stop": [STOP, "never"]}
+    steps = {"stream": True, "stream_options": {"include_steps": True}}
+    with forced.client() as client:
+        events = list(client.completions.create(model="tiny", **asked, **steps))
+    for event in events:
+        assert "".join(text for text, _ in event.byref["pieces"]) == event.choices[0].text
+    assert "".join(event.choices[0].text for event in events) == shown
 
 
 def test_events_end_with_done(forced):
@@ -75,3 +82,13 @@ def test_steps_show_what_the_engine_did(served):
     assert all(event.byref["step"]["seconds"] > 0 for event in events)
     numbers = [event.byref["step"]["number"] for event in events]
     assert numbers == sorted(set(numbers))
+
+
+def test_a_stop_token_has_no_text_anywhere(forced):
+    script(forced, "stopped", "abcd")
+    (stop,) = forced.engine.tokenizer.encode("c")
+    body = {"model": "tiny", "prompt": "stopped", "max_tokens": 9, "extra_body": {"stop_token_ids": [stop]}}
+    with forced.client() as client:
+        events = list(client.completions.create(**body, stream=True, stream_options={"include_steps": True}))
+    assert "".join(event.choices[0].text for event in events) == "ab"
+    assert [text for event in events for text, _ in event.byref["pieces"]] == ["a", "b"]

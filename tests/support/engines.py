@@ -75,6 +75,8 @@ def assert_idle(engine: Engine) -> None:
     assert {name: n for name, n in engine.usage().items() if name not in capacities and n} == {}
     planner = engine._planner
     assert sorted(planner._free_rows) == list(range(1, engine.parts.sizing.max_requests + 1))
+    assert not planner.choices
+    assert not planner._restarted
     for space in getattr(engine.parts.kv, "_spaces", ()):
         assert space.extents.used == 0
         assert not space.held

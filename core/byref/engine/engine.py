@@ -20,6 +20,7 @@ from byref.engine.plan import Events, Planner
 from byref.engine.processors import processors
 from byref.engine.runner import Runner
 from byref.engine.start import Parts, assemble, default_seed
+from byref.plugins.blame import foreign
 from byref.plugins.host import PluginHost
 from byref.text import StopScanner
 
@@ -83,9 +84,12 @@ class Engine:
             parts = assemble(config, host)
             engine = cls(parts, config)
             parts.forwards.warm_up()
-        except BaseException:
+        except BaseException as cause:
             host.hooks.shutdown()
-            raise
+            theirs = None if not isinstance(cause, Exception) else _explained(host, cause)
+            if theirs is None or theirs is cause:
+                raise
+            raise theirs from cause
         return engine
 
     def __enter__(self) -> Self:
@@ -288,8 +292,11 @@ class Engine:
 
     def _stop(self, cause: Exception) -> list[Chunk]:
         """Every request is answered with the error; the hooks are told of those that run."""
-        what = cause.what if isinstance(cause, ByrefError) else f"{type(cause).__name__}: {cause}"
-        self.failure = EngineStopped(f"the engine stopped: {what}", hint="see the cause above; start a new engine")
+        known = _explained(self.parts.host, cause)
+        what = f"{type(cause).__name__}: {cause}" if known is None else known.what
+        where, hint = ("", "") if known is None else (known.where, known.hint)
+        hint = hint or "start a new engine; the error's cause has the traceback"
+        self.failure = EngineStopped(f"the engine stopped: {what}", where=where, hint=hint)
         self.failure.__cause__ = cause
         self._planner.waiting.clear()
         self._planner.choices.clear()
@@ -301,3 +308,8 @@ class Engine:
         ended = {(chunk.request_id, chunk.choice) for chunk in self._ended}
         waiting = [live for live in self._live.values() if (live.group, live.choice) not in ended]
         return [live.chunk("", (), live.complete(live.fail(self.failure))) for live in waiting]
+
+
+def _explained(host: PluginHost, cause: Exception) -> ByrefError | None:
+    """What a user may read about an error: itself where it is one of ours, else one of the plugin that raised it."""
+    return cause if isinstance(cause, ByrefError) else foreign(host.plugins, cause)

@@ -93,7 +93,7 @@ class Intake:
             raise RequestError(
                 f"request {id} can never run: {reason}",
                 where=f"{where}, field prompt",
-                hint="a shorter prompt, fewer max_tokens, or more [engine] kv_tokens",
+                hint="a shorter prompt, fewer max_tokens, or more room ([engine] kv_tokens, or the KV plugin's own)",
             )
         return requests
 

@@ -68,7 +68,8 @@ class Planner:
         self._let_go(request)
 
     def _let_go(self, request: Request) -> None:
-        """It ends before its further choices could fork: they wait by themselves."""
+        """It ends, wherever it stood. Further choices that could not fork wait by themselves."""
+        self._restarted.pop(request.id, None)
         self.waiting += self.choices.pop(request.id, ())
 
     def plan(self) -> StepPlan:
@@ -107,7 +108,6 @@ class Planner:
             self.kv.release(request)
             self._give_row(request)
             if reason is not Reason.PREEMPTED:
-                self._restarted.pop(request.id, None)
                 self._let_go(request)
 
     def _admit(self, request: Request) -> bool:
@@ -226,7 +226,8 @@ class Planner:
             most = max(min(self.sizing.max_drafts, MAX_TREE, budget - known - kept, room), 0)
             drafts = tuple(self.speculator.width(request))[:most]
         parents = tuple(p + known for p in self.speculator.parents(request))[: len(drafts)] if drafts else ()
-        wants_all = request.params.prompt_logprobs is not None and start < len(request.prompt)
+        # Once it has generated something its prompt has been scored; what preemption dropped is computed again unseen.
+        wants_all = request.params.prompt_logprobs is not None and request.generated == 0
         last = Wanted.DRAFTS if drafts else Wanted.LAST
         return Window(
             request=request.id,

@@ -45,6 +45,7 @@ from byref.kv import ContiguousKV
 from byref.loading import Checkpoint, ParameterReader, check_same_vocabulary, open_checkpoint
 from byref.plugins.binder import Binder
 from byref.plugins.host import PluginHost
+from byref.plugins.registry import ROLE
 
 R = TypeVar("R")
 
@@ -76,18 +77,26 @@ class _Role:
         for key, value in source.overrides.items():
             setattr(self.config, key, value)
         self._models = host.registry.models
+        self._suffix = (source.architecture or "").removeprefix("{}")
+        self._owner = None if name == TARGET else host.registry.owner(ROLE, name)
 
     @cached_property
     def factory(self) -> Any:
         """The class registered for the architecture."""
         if self.architecture not in self._models:
-            known = ", ".join(sorted(self._models)) or "none"
-            raise ModelError(
-                f"no enabled plugin knows the architecture {self.architecture!r}",
-                where=str(self.checkpoint.path),
-                hint=f"known are: {known}; enable the plugin that has it",
-            )
+            raise self._unknown()
         return resolve_name(self._models[self.architecture])
+
+    def _unknown(self) -> ModelError:
+        what = f"no enabled plugin knows the architecture {self.architecture!r}"
+        where, known = str(self.checkpoint.path), sorted(self._models)
+        if self._owner is None:
+            hint = f"known are: {', '.join(known) or 'none'}; enable the plugin that has it"
+            return ModelError(what, where=where, hint=hint)
+        fitting = [name.removesuffix(self._suffix) for name in known if name.endswith(self._suffix)]
+        where = f"{where}, for the role {self.name!r} of the plugin {self._owner}"
+        hint = f"a checkpoint of {', '.join(fitting) or 'another architecture'}, or other options of the plugin"
+        return ModelError(what, where=where, hint=hint)
 
     def build(self, binder: Binder) -> Model:
         """The model, asking for its callables; on the meta device, so that nothing is allocated."""

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from byref.contract.context import ForwardContext
+from byref.contract.errors import ConfigError
 from byref.contract.roles import BATCH, SCRATCH, Sizing
 from byref.contract.specs import PoolSpec
 
@@ -86,6 +87,18 @@ class Bounds:
         return self._before, self._after
 
 
+def _room(slots: int, width: int, dtype: torch.dtype, sizing: Sizing) -> Tensor:
+    try:
+        return torch.empty(slots, width, dtype=dtype, device=sizing.device)
+    except RuntimeError as cause:  # what torch raises where there is no memory
+        pools = len(sizing.pools)
+        raise ConfigError(
+            f"there is no memory for the KV cache: {slots * width * dtype.itemsize:,} bytes for one of {pools} pools",
+            where=f"[engine] kv_tokens, {sizing.kv_tokens:,} tokens, or what the KV plugin sizes by",
+            hint="fewer tokens, fewer max_requests, or a shorter max_context",
+        ) from cause
+
+
 class SlotPool:
     """One tensor of slots on a space.
 
@@ -98,12 +111,8 @@ class SlotPool:
         codec = spec.codec
         self._spec, self._space, self._bounds = spec, space, bounds
         # Not zeroed: untouched pages then cost no memory, and nothing may depend on what a free slot holds.
-        self._data = torch.empty(
-            space.slots,
-            codec.width(spec.width) if codec else spec.width,
-            dtype=codec.dtype if codec else spec.dtype,
-            device=sizing.device,
-        )
+        width, dtype = (codec.width(spec.width), codec.dtype) if codec else (spec.width, spec.dtype)
+        self._data = _room(space.slots, width, dtype, sizing)
         self._data[0] = 0
 
     @property

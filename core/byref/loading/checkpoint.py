@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from byref.contract.errors import ModelError
+from byref.contract.explain import nearest
 from byref.loading import hub
 from byref.loading.catalog import CATALOG
 
@@ -110,8 +111,9 @@ def _locate(source: str) -> Path:
         return path
     if hub.is_hub_id(source):
         return hub.fetch(source)
+    near = nearest(source, CATALOG)
+    hint = f"an alias ({', '.join(sorted(CATALOG))}), a .gguf file, a folder with config.json and .safetensors files, "
     raise ModelError(
         f"there is no model {source!r}: it is no known alias and no path",
-        hint=f"an alias ({', '.join(sorted(CATALOG))}), a .gguf file, "
-        "a folder with config.json and .safetensors files, or a hub id (org/name)",
+        hint=near if near.startswith("did you mean") else f"{hint}or a hub id (org/name)",
     )

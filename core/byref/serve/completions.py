@@ -90,20 +90,20 @@ class Answer:
             for choice in range(0 if self._scored or not echo else self._n):
                 yield {**self._head, "choices": [self._delta(number * self._n + choice, echo)], **extra}
         async for update in self._opened.updates():
-            chunk = update.chunk
+            chunk = self._kept(update.chunk)
             if chunk.completion is not None:
                 done.append(chunk.completion)
             if chunk.prompt_logprobs:
                 yield {**self._head, "choices": [self._of_prompt(update.prompt, chunk)], **extra}
-            if self._silent:
-                update = replace(update, chunk=replace(chunk, text="", token_ids=(), logprobs=()))
-                chunk = update.chunk
             if not (chunk.text or chunk.finished or chunk.logprobs or steps):
                 continue
             event = {**self._head, "choices": [self._event(update.prompt, chunk)], **extra}
-            yield {**event, "byref": steps.of(update)} if steps else event
+            yield {**event, "byref": steps.of(replace(update, chunk=chunk))} if steps else event
         if with_usage:
             yield {**self._head, "choices": [], "usage": self._usage(done)}
+
+    def _kept(self, chunk: Chunk) -> Chunk:
+        return replace(chunk, text="", token_ids=(), logprobs=()) if self._silent else chunk
 
     def _event(self, prompt: int, chunk: Chunk) -> dict[str, Any]:
         index = prompt * self._n + chunk.choice
@@ -113,7 +113,7 @@ class Answer:
         return event
 
     def _of_prompt(self, prompt: int, chunk: Chunk) -> dict[str, Any]:
-        """What a choice says of its prompt before it goes on from there: text and scores, as far as they are asked for."""
+        """What a choice says of its prompt before it goes on: text and scores, as far as they are asked for."""
         index = prompt * self._n + chunk.choice
         echoed = self._body.echo and self._scored
         event = self._delta(index, self._echoed[prompt] if echoed else "")

@@ -105,6 +105,9 @@ def of_validation(error: RequestValidationError) -> ApiError:
         return unsupported(param or "", f"the field {param!r} is not supported")
     if first["type"] == "json_invalid":
         return ApiError(f"the body is no JSON: {first.get('ctx', {}).get('error', first['msg'])}", code="invalid_json")
+    if first["type"] == "model_attributes_type" and isinstance(first["input"], str | bytes):  # it was not read as JSON
+        message = "the body is taken as JSON only where the header Content-Type: application/json says so"
+        return ApiError(message, code="invalid_json")
     message = first["msg"].removeprefix("Value error, ")
     return ApiError(f"{param or 'the body'}: {message[:1].lower()}{message[1:]}", param=param, code="invalid_value")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import deque
 from collections.abc import AsyncIterator, Mapping
 from typing import Any
 
@@ -54,7 +55,7 @@ class Steps:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._detokenizers: dict[tuple[int, int], Detokenizer] = {}
+        self._spelled: dict[tuple[int, int], _Spelled] = {}
 
     def of(self, update: Update) -> dict[str, Any]:
         """The step's figures, and its text in pieces: [text, whether an accepted draft brought it]."""
@@ -65,8 +66,29 @@ class Steps:
         return {"step": step, "pieces": self._pieces(update.prompt, update.chunk)}
 
     def _pieces(self, prompt: int, chunk: Chunk) -> list[tuple[str, bool]]:
-        detokenizer = self._detokenizers.setdefault((prompt, chunk.choice), self._tokenizer.stream())
-        pieces = [(detokenizer.push(id), i < chunk.drafted) for i, id in enumerate(chunk.token_ids)]
+        spelled = self._spelled.setdefault((prompt, chunk.choice), _Spelled(self._tokenizer.stream()))
+        return spelled.push(chunk)
+
+
+class _Spelled:
+    """One choice's text by token. What a stop string may begin with is shown when it is known to be none, as the text
+    itself is; the stop string never."""
+
+    def __init__(self, detokenizer: Detokenizer) -> None:
+        self._detokenizer = detokenizer
+        self._held: deque[tuple[str, bool]] = deque()
+
+    def push(self, chunk: Chunk) -> list[tuple[str, bool]]:
+        """The pieces that the chunk's text is made of."""
+        push = self._detokenizer.push
+        self._held += [(push(id), i < chunk.drafted) for i, id in enumerate(chunk.token_ids)]
         if chunk.finished is not None:
-            pieces.append((detokenizer.flush(), False))
-        return [(text, drafted) for text, drafted in pieces if text]
+            self._held.append((self._detokenizer.flush(), False))
+        left, pieces = len(chunk.text), []
+        while left and self._held:
+            text, drafted = self._held.popleft()
+            pieces.append((text[:left], drafted))
+            if len(text) > left:
+                self._held.appendleft((text[left:], drafted))
+            left -= len(pieces[-1][0])
+        return [piece for piece in pieces if piece[0]]

@@ -133,6 +133,8 @@ def without_secrets(options: Mapping[str, Any]) -> dict[str, Any]:
     def shown(name: str, value: Any) -> Any:
         if isinstance(value, Mapping):
             return without_secrets(value)
+        if isinstance(value, list):
+            return [shown(name, one) for one in value]
         if isinstance(value, str) and _SECRET.search(name):
             return HIDDEN
         return value.rpartition("/")[2] if isinstance(value, str) else value

@@ -98,6 +98,20 @@ def test_speculation_with_a_module_changes_no_token(tmp_path, name):
         assert_idle(engine)
 
 
+def test_fewer_layers_of_a_target_with_a_module_draft_for_it(tmp_path):
+    """The module is numbered behind all of the checkpoint's layers, those that the drafter has not included."""
+    save_streams_module(tmp_path)
+    params = [greedy(8, logprobs=TOP)] * len(MODULE_PROMPTS)
+    with start(tmp_path, None, {"enable": ["models", "dsa"]}) as engine:
+        expected = answers(engine, MODULE_PROMPTS, params)
+    fewer = {"drafter": "self", "max_draft_tokens": 3, "adaptive": False}
+    fewer["options"] = {"layers": 1, "weights": "target"}
+    with start(tmp_path, None, {"enable": ["models", "dsa", "spec_decoding"], "spec_decoding": fewer}) as engine:
+        assert_answers(together(engine, MODULE_PROMPTS, params), expected)
+        assert engine.figures()["spec_decoding"]["drafted"] > 0
+        assert_idle(engine)
+
+
 MODULES = {
     "DeepSeek-V3.2": ("DeepseekV32ForCausalLM.mtp", {}),
     "GLM-5": ("GlmMoeDsaForCausalLM.mtp", {}),

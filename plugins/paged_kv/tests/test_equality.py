@@ -7,7 +7,7 @@ import random
 import engines
 import pytest
 from checkpoints import VOCABULARY
-from engines import greedy, one_per_step, together
+from engines import finish, greedy, one_per_step, together
 from equality import TOP, EngineOracle, assert_equal, assert_tokens
 from families import save_family
 from paging import assert_idle, start
@@ -70,12 +70,47 @@ def test_a_short_pool_preempts_and_changes_nothing(tiny_llama, oracle, page_size
         assert_idle(engine)
 
 
+def test_who_is_aborted_while_it_waits_for_memory_is_forgotten(tiny_llama):
+    """Another request may take its id, and is told what was cached for it."""
+    prompts = [[40 + i, 3, 5, 7, 11, 13, 17, 19, 23] for i in range(4)]
+    with start(tiny_llama, paged={"page_size": 4, "num_pages": 12}) as engine:
+        ids = [engine.add(prompt, greedy(24)) for prompt in prompts]
+        while not (preempted := [one.id for one in engine._planner.waiting if one.generated]):
+            engine.step()
+        engine.abort(preempted[0])
+        finish(engine, [id for id in ids if id not in preempted])
+        for id in preempted[1:]:
+            engine.abort(id)
+        assert_idle(engine)
+        for _ in range(2):
+            (again,) = finish(engine, [engine.add(prompts[0], greedy(1), id=preempted[0])])
+        assert again.cached_tokens == 8
+
+
 @pytest.fixture(scope="module", params=["Qwen3", "Gemma 3", "Mistral"])
 def family(request, tmp_path_factory):
     """A tiny model of another family, and its oracle; two of them have windows."""
     path = save_family(tmp_path_factory.mktemp("family"), request.param)
     with engines.start(path) as engine:
         yield path, Kept(engine)
+
+
+def test_who_is_preempted_scores_its_prompt_once(tiny_llama):
+    """Then prompt and answer are computed again together, in chunks: nobody asks for the scores of a row in between."""
+    params = greedy(24, logprobs=2, prompt_logprobs=2)
+    prompts = [[40 + i, 3, 5, 7, 11, 13, 17, 19, 23] for i in range(4)]
+    with engines.start(tiny_llama) as plain:
+        expected = [plain.generate([prompt], params)[0] for prompt in prompts]
+    with start(tiny_llama, paged={"page_size": 4, "num_pages": 12}, max_rows=8, chunk=6) as engine:
+        found = together(engine, prompts, params)
+        assert engine.parts.kv.figures()["preemptions"] > 0
+        assert_idle(engine)
+    for one, other in zip(found, expected, strict=True):
+        assert one.error is None
+        assert one.token_ids == other.token_ids
+        for mine, theirs in ((one.prompt_logprobs[1:], other.prompt_logprobs[1:]), (one.logprobs, other.logprobs)):
+            assert [list(scores) for scores in mine] == [list(scores) for scores in theirs]
+            assert all(a == pytest.approx(b, abs=1e-4) for a, b in zip(mine, theirs, strict=True))
 
 
 @pytest.mark.parametrize(("page_size", "chunk"), [(1, 16), (4, 3), (4, 64), (16, 1), (64, 16)])

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import subprocess
+import sys
 from types import SimpleNamespace
 
 import pytest
@@ -11,8 +15,36 @@ from torch.nn import functional
 from byref.answers.linear import BLOCK, BlockedLinear, PackedLinear, PlainLinear, answer_linear, packs
 from byref.contract.specs import LinearSpec, Part
 
+KEPT = """
+import ctypes, torch
+from byref.answers.linear import PackedLinear
+
+class Used(ctypes.Structure):
+    _fields_ = [(name, ctypes.c_size_t) for name in "arena ordblks smblks hblks hblkhd usmblks fsmblks used free cost".split()]
+
+mallinfo = ctypes.CDLL(None).mallinfo2
+mallinfo.restype = Used
+torch.set_num_threads(1)
+linear = PackedLinear(torch.randn(320, 192), None)
+found = []
+with torch.inference_mode():
+    for rows in range(1, 901):
+        linear(torch.zeros(rows, 192))
+        if rows in (300, 600, 900):
+            found.append(mallinfo().used)
+print(*found)
+"""
 CPU = torch.device("cpu")
 SHAPES = [(16, 16), (7, 33), (40, BLOCK), (24, BLOCK + 1), (8, 3 * BLOCK + 5)]
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallinfo2"), reason="needs glibc 2.33")
+@pytest.mark.skipif(not packs(CPU, torch.float32), reason="nothing is packed here")
+def test_ever_new_numbers_of_rows_need_no_ever_more_memory():
+    environment = {name: value for name, value in os.environ.items() if "CACHE_CAPACITY" not in name}
+    told = subprocess.run([sys.executable, "-c", KEPT], env=environment, capture_output=True, text=True, check=True)
+    full, later, last = map(int, told.stdout.split())
+    assert last - full < 4 << 20, f"the kernels of 600 more shapes are kept: {full} bytes, then {later}, then {last}"
 
 
 class Named:
