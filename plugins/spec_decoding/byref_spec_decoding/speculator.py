@@ -95,7 +95,8 @@ class SpecSpeculator(State, PlainSpeculator):
         began = time.perf_counter()
         wants = self._wants(step)
         behind = any(self._behind(want.request) for want in wants if want.most)
-        drafts = self._drafter.propose(Round(step, wants, forward)) if wants else {}
+        proposed = self._drafter.propose(Round(step, wants, forward)) if wants else {}
+        drafts = {id: draft for id, draft in proposed.items() if draft.tokens}
         self._keep(wants, drafts)
         seconds = time.perf_counter() - began
         if self._drafter.runs_forwards and drafts:

@@ -205,6 +205,30 @@ def test_parents_that_no_draft_may_have(tree, parents):
     speculator._check(Draft((1, 2), (-1, 0) if tree else ()), VOCABULARY)
 
 
+class Nothing(Scripted):
+    """Runs forwards, and has nothing to say."""
+
+    runs_forwards = True
+
+    def script(self, request, most):
+        return Draft(())
+
+
+class Nothings(Plugin):
+    info = PluginInfo(api_version=API_VERSION)
+
+    @hookimpl
+    def register(self, registry):
+        registry.register(KIND, "nothing", Nothing)
+
+
+def test_a_draft_without_tokens_is_none(one_layer):
+    with start_with(one_layer, "nothing", {}, {"nothings": Nothings}) as engine:
+        (done,) = engine.generate([PROMPTS[0]], greedy(8))
+        assert done.error is None
+        assert (done.drafts.windows, len(done.token_ids)) == (0, 8)
+
+
 def other_tokens(path, folder, change: str):
     """A copy of a checkpoint with one token more, or two whose ids are exchanged."""
     shutil.copytree(path, folder)

@@ -1,4 +1,4 @@
-"""What every test may use: the tiny checkpoints, and property tests that try the same cases on every machine."""
+"""The tiny checkpoints that every test may use, and property tests that try the same cases on every machine."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 
 import pytest
+from checkpoints import save_llama
 from hypothesis import HealthCheck, settings
 
 settings.register_profile(
@@ -20,22 +21,16 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 @pytest.fixture(scope="session")
 def tiny_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A random Llama of four layers, as transformers saves it."""
-    from checkpoints import save_llama
-
     return save_llama(tmp_path_factory.mktemp("tiny-llama"))
 
 
 @pytest.fixture(scope="session")
 def short_llama(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One of two layers, where many steps are run."""
-    from checkpoints import save_llama
-
     return save_llama(tmp_path_factory.mktemp("short-llama"), seed=2, num_hidden_layers=2)
 
 
 @pytest.fixture(scope="session")
 def one_layer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """One of a single layer, where many engines are started."""
-    from checkpoints import save_llama
-
     return save_llama(tmp_path_factory.mktemp("one-layer"), seed=3, num_hidden_layers=1)
