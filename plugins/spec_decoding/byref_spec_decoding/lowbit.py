@@ -21,6 +21,8 @@ from byref.contract.specs import LinearSpec
 
 GROUP: Final = 32
 """Inputs that share a scale and an offset in 4 bits."""
+VECTOR: Final = 32
+"""Inputs that a kernel of 8 bits takes at once, or a multiple of it."""
 ROWS: Final = 16
 """torch packs so many output rows of 4 bits together."""
 FEW: Final = 8
@@ -45,10 +47,14 @@ class Int8Weight:
     def __init__(self, weight: Tensor) -> None:
         scales = (weight.float().abs().amax(1) / 127).clamp_(min=torch.finfo(torch.float32).tiny)
         self._scales = scales.bfloat16()
-        self._rounded = (weight.float() / scales[:, None]).round_().to(torch.int8)
+        # torch's kernel reads beyond the end of rows whose length is no multiple of its vectors'.
+        self._pad = (0, -weight.shape[1] % VECTOR)
+        self._rounded = functional.pad((weight.float() / scales[:, None]).round_().to(torch.int8), self._pad)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return torch._weight_int8pack_mm(x, self._rounded, self._scales)
+        return torch._weight_int8pack_mm(
+            functional.pad(x, self._pad) if self._pad[1] else x, self._rounded, self._scales
+        )
 
 
 class Int4Weight:
