@@ -141,9 +141,9 @@ class SpecSpeculator(State, PlainSpeculator):
         self._drafter.dropped(request)
 
     def _keep(self, wants: Sequence[Want], drafts: Mapping[str, Draft]) -> None:
-        rows = self._drafter.sizing.role(TARGET).vocabulary
+        vocabulary = self._drafter.sizing.role(TARGET).vocabulary
         for draft in drafts.values():
-            self._check(draft, rows)
+            self._check(draft, vocabulary)
         found = [(want, drafts[want.request.id].cut(want.most)) for want in wants if want.request.id in drafts]
         widths = [len(draft.tokens) for _, draft in found]
         if not self._drafter.runs_forwards:
@@ -154,15 +154,15 @@ class SpecSpeculator(State, PlainSpeculator):
         for (want, draft), width in zip(found, widths, strict=True):
             self._drafts[want.request.id] = (len(want.request.tokens), draft.cut(width))
 
-    def _check(self, draft: Draft, rows: int) -> None:
+    def _check(self, draft: Draft, vocabulary: int) -> None:
         """Tokens are the target's; a tree is drawn from its root, and only where trees were asked for."""
-        if draft.tokens and not 0 <= min(draft.tokens) <= max(draft.tokens) < rows:
-            name, wrong = type(self._drafter).__name__, next(id for id in draft.tokens if not 0 <= id < rows)
-            hint = "ids of the target's vocabulary"
-            raise PluginError(f"the drafter {name} gives the token {wrong}, and there are {rows}", hint=hint)
+        name = type(self._drafter).__name__
+        wrong = next((id for id in draft.tokens if not 0 <= id < vocabulary), None)
+        if wrong is not None:
+            what = f"the drafter {name} gives the token {wrong}, and there are {vocabulary}"
+            raise PluginError(what, hint="ids of the target's vocabulary")
         ordered = all(-1 <= parent < i for i, parent in enumerate(draft.parents))
         if draft.parents and not (self._drafter.tree and ordered and len(draft.parents) == len(draft.tokens)):
-            name = type(self._drafter).__name__
             raise PluginError(
                 f"the drafter {name} gives {len(draft.tokens)} tokens the parents {draft.parents}",
                 hint="one parent for each token, -1 or the index of an earlier one; none at all where `tree` is false",
