@@ -6,7 +6,7 @@ Knows sampling parameters; must not know windows' fates, neighbours or drafts' o
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -29,8 +29,6 @@ FEW: Final = 512
 
 Asked = Mapping[int, tuple[Processor, ...]]
 """By number of a row: what its request's parameters ask for."""
-Edited = Mapping[int, Tensor]
-"""By number of a row: its logits [vocabulary] fp32 as processors left them, where they are not in the batch's own."""
 
 
 def process(
@@ -58,18 +56,18 @@ def process(
     return rows, choose(rows, edited)
 
 
-def choose(rows: LogitRows, edited: Edited | None = None) -> list[int]:
+def choose(rows: LogitRows, edited: Container[int] = ()) -> list[int]:
     """The token that each row's processed distribution yields under its own noise; PROMPT_ROW for prompt rows,
-    NO_TOKEN where there is none."""
-    edited, chosen = edited or {}, [PROMPT_ROW] * len(rows)
+    NO_TOKEN where there is none. Rows in `edited` are not the batch's own."""
+    chosen = [PROMPT_ROW] * len(rows)
     greedy = []
     for i, info in enumerate(rows.infos):
         if info.is_prompt:
             continue
         if info.request.params.temperature > 0:
-            chosen[i] = sample(edited.get(i, rows.logits[i]), info.request.params, info.request.seed, info.position)
+            chosen[i] = sample(rows.processed(i), info.request.params, info.request.seed, info.position)
         elif i in edited:
-            chosen[i] = _checked(edited[i][None])[0]
+            chosen[i] = _checked(rows.processed(i)[None])[0]
         else:
             greedy.append(i)
     if greedy:

@@ -16,7 +16,7 @@ from torch import Tensor
 from byref.contract.requests import Request
 from byref.contract.step import LogitRows, RowInfo
 from byref.engine.noise import gumbel, stream
-from byref.engine.processing import NO_TOKEN, scale, survivors
+from byref.engine.processing import scale, survivors
 
 DRAWS: Final = 0x3C6EF372FE94F82B
 """Sets the noise that drafts are drawn with apart from the one that the target's tokens are drawn with."""
@@ -63,11 +63,11 @@ def decide(rows: LogitRows, chosen: Sequence[int], odds: Mapping[str, Sequence[O
     for i, info in enumerate(rows.infos):
         of, n = odds.get(info.request.id, ()), len(info.drafts)
         if n < min(len(of), info.window.drafts) and chosen[i] >= 0:
-            decided[i] = _decide(rows.processed(i), info, of[n])
+            decided[i] = _decide(rows.processed(i), info, of[n], chosen[i])
     return decided
 
 
-def _decide(logits: Tensor, info: RowInfo, odds: Odds) -> int:
+def _decide(logits: Tensor, info: RowInfo, odds: Odds, chosen: int) -> int:
     request, draft = info.request, info.window.tokens[info.row + 1]
     tokens, values = survivors(scale(logits, request.params.temperature), request.params)
     shares = values.softmax(0)
@@ -75,7 +75,7 @@ def _decide(logits: Tensor, info: RowInfo, odds: Odds) -> int:
         return draft
     left = odds.taken_from(tokens, shares)
     if not left.any():  # by rounding alone: where p is nowhere above q, the two are the same
-        return draft if bool((tokens == draft).any()) else NO_TOKEN
+        return chosen
     noise = gumbel([stream(request.seed, info.position)], tokens)[0]
     return int(tokens[(left.log() + noise).argmax()])
 

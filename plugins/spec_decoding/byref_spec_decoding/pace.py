@@ -83,7 +83,7 @@ class Pace:
     def drafted(self, requests: int, steps: int, seconds: float, *, late: bool) -> None:
         """Drafts of so many requests, by so many forwards one after the other, took so long. Where the drafter was
         `late`, it first had to compute what it had missed: its time says nothing about others'."""
-        if requests and not late:
+        if not late:
             self.drafts.measure(requests, seconds / steps)
         if self._trying:
             self._budget -= seconds

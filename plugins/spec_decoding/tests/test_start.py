@@ -31,18 +31,21 @@ from byref_spec_decoding.speculator import SpecSpeculator
 PROMPTS = [[5, 9, 77, 3, 2, 8], [7, 7, 7]]
 
 
+def announcing(name: str, drafter: type[Drafter]) -> type[Plugin]:
+    """A plugin of another party that brings one drafter."""
+
+    class Announces(Plugin):
+        info = PluginInfo(api_version=API_VERSION)
+
+        @hookimpl
+        def register(self, registry):
+            registry.register(KIND, name, drafter)
+
+    return Announces
+
+
 class Rival(Doubles):
     """Another plugin that takes the same name."""
-
-
-class Ngrams(Plugin):
-    """One that takes the name of a drafter that comes with the plugin."""
-
-    info = PluginInfo(api_version=API_VERSION)
-
-    @hookimpl
-    def register(self, registry):
-        registry.register(KIND, "ngram", Scripted)
 
 
 class Beyond(Drafter):
@@ -80,7 +83,8 @@ class PerRequest(Pools):
 
 
 @pytest.mark.parametrize(
-    ("rival", "name", "other"), [(Rival, "scripted", "doubles"), (Ngrams, "ngram", "spec_decoding")]
+    ("rival", "name", "other"),
+    [(Rival, "scripted", "doubles"), (announcing("ngram", Scripted), "ngram", "spec_decoding")],
 )
 def test_a_name_taken_twice_names_both_plugins(one_layer, rival, name, other):
     with pytest.raises(PluginError, match=f"the drafter '{name}' is announced twice") as error:
@@ -170,17 +174,9 @@ class Malformed(Scripted):
         return Draft((1, 2), (1, -1))
 
 
-class Trees(Plugin):
-    info = PluginInfo(api_version=API_VERSION)
-
-    @hookimpl
-    def register(self, registry):
-        registry.register(KIND, "malformed", Malformed)
-
-
 @pytest.mark.parametrize("tree", [True, False])
 def test_drafts_that_are_no_tree_are_an_error_that_names_the_drafter(one_layer, tree):
-    with start_with(one_layer, "malformed", {"tree": tree}, {"trees": Trees}) as engine:
+    with start_with(one_layer, "malformed", {"tree": tree}, {"trees": announcing("malformed", Malformed)}) as engine:
         (done,) = engine.generate([PROMPTS[0]], greedy(8))
         assert "the drafter Malformed gives 2 tokens the parents (1, -1)" in str(done.error)
 
@@ -214,16 +210,8 @@ class Nothing(Scripted):
         return Draft(())
 
 
-class Nothings(Plugin):
-    info = PluginInfo(api_version=API_VERSION)
-
-    @hookimpl
-    def register(self, registry):
-        registry.register(KIND, "nothing", Nothing)
-
-
 def test_a_draft_without_tokens_is_none(one_layer):
-    with start_with(one_layer, "nothing", {}, {"nothings": Nothings}) as engine:
+    with start_with(one_layer, "nothing", {}, {"nothings": announcing("nothing", Nothing)}) as engine:
         (done,) = engine.generate([PROMPTS[0]], greedy(8))
         assert done.error is None
         assert (done.drafts.windows, len(done.token_ids)) == (0, 8)
