@@ -102,4 +102,5 @@ def test_a_draft_makes_a_step_as_slow_as_steps_with_drafts_are():
     assert pace.widths([Offer("a", 8)], 8) == [8]
     for _ in range(40):
         pace.stepped(16, 1, 0.08)
+        pace.stepped(16, 0, 0.03)
     assert pace.widths([Offer("a", 8)], 8) == [0]
